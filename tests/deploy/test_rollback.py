@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from tests.deploy.played import NAME, Target
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.deploy import endpoint, present, rollback
 from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.golden import Differs, Refused
@@ -21,7 +23,9 @@ from transformer_serving.desk.deploy.registry import (
     SERVED,
     WITHDRAWN,
     WRONG,
+    ModelRegistry,
     Registered,
+    registry_folder,
     split,
 )
 from transformer_serving.desk.deploy.rollback import RolledBack
@@ -50,6 +54,28 @@ def test_an_endpoint_added_by_hand_goes_to_the_newest_that_was_served() -> None:
     rows = [row(2), row(1, SERVED)]
     assert split(rows, "a model of somebody's own") == (None, rows[1])
     assert split([], "m1") == (None, None)
+
+
+def test_a_bundle_is_fetched_from_any_store_that_clearml_reads(tmp_path: Path) -> None:
+    """As a service with CLEARML_FILES_HOST on S3, or here a folder, has them; where it is gone,
+    the way on is named."""
+    bundle = write_small(tmp_path / "bundle")
+    with registry_folder(bundle) as folder:
+        shutil.make_archive(str(tmp_path / "model"), "zip", folder)
+    number = bundle.manifest.bundle_version
+    stored = Registered("m", number, f"file://{tmp_path}/model.zip", (SERVED,))
+    registry = ModelRegistry(ClearmlApi({"CLEARML_CONFIG_FILE": str(tmp_path / "none")}), "0" * 32)
+    with rollback._fetched(registry, NAME, stored) as found:
+        assert found.manifest == bundle.manifest
+        assert found.preprocess.read_bytes() == bundle.preprocess.read_bytes()
+    # A folder's file is the user's own.
+    (tmp_path / "model.zip").unlink()
+    way_on = f"not there, .* serve bundle {number}, or another one, .* deploy BUNDLE --endpoint"
+    with (
+        pytest.raises(Failure, match=way_on),
+        rollback._fetched(registry, NAME, stored),
+    ):
+        pass
 
 
 @pytest.fixture

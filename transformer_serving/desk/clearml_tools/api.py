@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from transformer_serving.contract.error_line import one_line
 from transformer_serving.desk import http
+from transformer_serving.desk.clearml_tools import storage
 from transformer_serving.desk.failure import Failure
 
 _VERSION = "v2.23"
@@ -64,10 +65,13 @@ class ClearmlApi:
         return self._data(f"/{_VERSION}/{method}", method, headers, json.dumps(fields).encode())
 
     def download(self, address: str, target: Path) -> None:
-        """Fetch a file of the file server into `target`; from elsewhere without our credentials."""
+        """Fetch a file of the file server into `target`; from elsewhere without our credentials.
+
+        What is not on the web comes as ClearML's SDK reads it, with the keys that it has there.
+        """
         if not address.startswith(("http://", "https://")):
-            scheme = address.split(":", 1)[0]
-            raise Failure(f"the file lies in {scheme} storage, which is not read from here")
+            storage.fetch(address, target, self._environment)
+            return
         headers = self._bearer if _server(address) in self._own_servers() else {}
         try:
             with (

@@ -6,9 +6,10 @@ Tested by tests/deploy/test_rollback.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
+from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
 from transformer_serving.desk.deploy.endpoint import add_and_look, until_golden
 from transformer_serving.desk.deploy.present import asked_for
@@ -65,7 +66,7 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
         left, to = _way_back(registry, endpoint, configured)
         goes_on = to.model_id == configured
         report(f"fetching bundle {to.bundle_version}")
-        with registry.fetched(to) as bundle:
+        with _fetched(registry, endpoint, to) as bundle:
             # Nothing is changed where its answer could not be asked for.
             target.ask(endpoint, bundle.manifest.golden.request)
             report(f"adding {endpoint}")
@@ -87,6 +88,21 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
     registry.mark_served(endpoint, to.bundle_version)
     version = left.bundle_version if left else None
     return RolledBack(endpoint, target.url(endpoint), to.bundle_version, version, to.model_id)
+
+
+@contextmanager
+def _fetched(registry: ModelRegistry, endpoint: str, to: Registered) -> Iterator[Bundle]:
+    """Raises Failure with the way on where it cannot be had: the operator may have the bundle."""
+    with ExitStack() as stack:
+        try:
+            bundle = stack.enter_context(registry.fetched(to))
+        except Failure as failure:
+            raise Failure(
+                f"{failure}; nothing is changed; serve bundle {to.bundle_version}, or another one, "
+                f"from its folder: transformer-serving deploy BUNDLE --endpoint {endpoint}",
+                exit_code=failure.exit_code,
+            ) from failure
+        yield bundle
 
 
 @contextmanager
