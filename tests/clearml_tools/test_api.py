@@ -1,15 +1,21 @@
-"""Whom the desk shows the operator's ClearML token: a model's address may lead anywhere."""
+"""Whom the desk shows the operator's ClearML token: a model's address may lead anywhere; and what
+it says of a server that does not answer, or refuses."""
 
 from __future__ import annotations
 
 import http.server
 import json
+import os
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.doctor.conftest import answering
+from tests.free_ports import free_port
+from tests.gateway.certificates import Authority
 from tests.test_http import serving
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
@@ -69,7 +75,64 @@ def test_nobody_else_is(api: ClearmlApi, start: Start, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "file").read_text())["data"]
 
 
-@pytest.mark.parametrize("address", ["http://[1/x", "http://127.0.0.1:none/x", "s3://bucket/x"])
+@pytest.mark.parametrize("address", ["http://[1/x", "http://127.0.0.1:none/x"])
 def test_an_address_that_is_none_is_refused(api: ClearmlApi, tmp_path: Path, address: str) -> None:
-    with pytest.raises(Failure, match=r"no address of http|in s3 storage"):
+    with pytest.raises(Failure, match="no address of http"):
         api.download(address, tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("file:///nowhere/x.zip", "it is not there, or its store is none"),
+        ("s3://bucket/x.zip", "Failed creating storage object s3://bucket Reason: Missing key"),
+    ],
+)
+def test_what_the_sdk_does_not_get_is_told_in_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, why: str
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    api = ClearmlApi({"CLEARML_CONFIG_FILE": str(tmp_path / "none.conf")})
+    with pytest.raises(Failure, match=f"^{address} could not be fetched: {why}"):
+        api.download(address, tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_whose_certificate_is_not_trusted_is_not_called_silent(tmp_path: Path) -> None:
+    """It is waited for no more: no time changes that."""
+    listening = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), http.server.BaseHTTPRequestHandler
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    pair = Authority(tmp_path).sign("server")
+    context.load_cert_chain(pair.cert, pair.key)
+    listening.socket = context.wrap_socket(
+        listening.socket, server_side=True, do_handshake_on_connect=False
+    )
+    with serving(listening):
+        api = ClearmlApi({"CLEARML_API_HOST": f"https://127.0.0.1:{listening.server_port}"})
+        with pytest.raises(Failure, match="is not trusted here: .*SSL_CERT_FILE, and for") as said:
+            api.wait(2)
+    assert "did not answer" not in str(said.value)
+
+
+def test_why_no_server_answers_is_said() -> None:
+    api = ClearmlApi({"CLEARML_API_HOST": f"http://127.0.0.1:{free_port()}"})
+    with pytest.raises(Failure, match=r"did not answer within 0 s: .*[Cc]onnection refused; start"):
+        api.wait(0)
+
+
+WORDS = json.dumps({"meta": {"result_msg": "invalid task status:\n expected created" + "!" * 300}})
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [(WORDS, "with 400: invalid task status: expected created!"), ("<", "with 400$")],
+    ids=["said", "nothing said"],
+)
+def test_a_refusal_has_the_servers_words(sent: str, said: str) -> None:
+    with answering(lambda path: (400, sent.encode(), {})) as address:
+        with pytest.raises(Failure, match=said) as refused:
+            ClearmlApi({"CLEARML_API_HOST": address}).call("tasks.edit")
+        assert len(str(refused.value)) < 300

@@ -25,6 +25,9 @@ class Models:
     def call(self, method: str, **fields: Any) -> dict[str, Any]:
         if method == "models.get_all":
             return {"models": self.rows}
+        if method == "models.delete":
+            self.rows = [row for row in self.rows if row["id"] != fields["model"]]
+            return {}
         assert method == "models.edit"
         (row,) = (row for row in self.rows if row["id"] == fields["model"])
         row["tags"] = fields["tags"]
@@ -59,9 +62,11 @@ class Target:
     files_host = "http://files"
 
     def __init__(self, folder: Path, configured: str | None = None, **bundles: Bundle) -> None:
-        self.lock = folder / "deploy.lock"
+        self.lock, self.plans_lock = folder / "deploy.lock", folder / "rollouts.lock"
         self.cli = self
         self.configured = configured
+        # Whether the endpoint has the preprocess file of its bundle.
+        self.whole = True
         self.kept = Registry()
         for model, bundle in bundles.items():
             self.kept.add(model, bundle, SERVED)
@@ -73,6 +78,9 @@ class Target:
 
     def bundle(self, model_id: str) -> Bundle:
         return self.kept.contents[model_id]
+
+    def check_version(self) -> None:
+        pass
 
     def url(self, name: str) -> str:
         return f"http://front/{name}"
@@ -100,4 +108,4 @@ class Target:
         return model_id
 
     def add(self, target: Any, bundle: Bundle, name: str, model_id: str) -> None:
-        self.configured = model_id
+        self.configured, self.whole = model_id, True

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.doctor.conftest import CLI
+from tests.free_ports import free_port
 from tests.stack.small_bundles import write_small
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.contract.naming import VERSION_HEADER
@@ -138,3 +139,10 @@ def test_an_address_where_one_worker_never_gets_the_bundle_is_not_ready() -> Non
         reason = wait_for_golden(url, GOLDEN, VERSION, 2)
     assert reason is not None
     assert "status 404" in reason or "of the 32 answers" in reason
+
+
+def test_why_nothing_answers_is_said() -> None:
+    """Such as a certificate that is not trusted here."""
+    reason = wait_for_golden(f"http://127.0.0.1:{free_port()}/serve/any", GOLDEN, VERSION, 0.5)
+    assert reason is not None
+    assert "nothing answers at its address: [Errno 111]" in reason

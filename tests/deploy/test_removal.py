@@ -22,6 +22,9 @@ class Service:
         self.again = again
         self.endpoints = {"texts": {"model_id": "m"}}
 
+    def check_version(self) -> None:
+        pass
+
     def run(self, *command: str, timeout_s: float = COMMAND_S) -> str:
         assert timeout_s == COMMAND_S
         if command == ("model", "list"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ import pytest
 from tests.deploy.played import NAME, Target
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.desk.bundle.folder import Bundle
-from transformer_serving.desk.deploy import endpoint, rollback
+from transformer_serving.desk.clearml_tools.api import ClearmlApi
+from transformer_serving.desk.deploy import endpoint, present, rollback
 from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.golden import Differs, Refused
 from transformer_serving.desk.deploy.registry import (
@@ -21,7 +23,9 @@ from transformer_serving.desk.deploy.registry import (
     SERVED,
     WITHDRAWN,
     WRONG,
+    ModelRegistry,
     Registered,
+    registry_folder,
     split,
 )
 from transformer_serving.desk.deploy.rollback import RolledBack
@@ -52,6 +56,28 @@ def test_an_endpoint_added_by_hand_goes_to_the_newest_that_was_served() -> None:
     assert split([], "m1") == (None, None)
 
 
+def test_a_bundle_is_fetched_from_any_store_that_clearml_reads(tmp_path: Path) -> None:
+    """As a service with CLEARML_FILES_HOST on S3, or here a folder, has them; where it is gone,
+    the way on is named."""
+    bundle = write_small(tmp_path / "bundle")
+    with registry_folder(bundle) as folder:
+        shutil.make_archive(str(tmp_path / "model"), "zip", folder)
+    number = bundle.manifest.bundle_version
+    stored = Registered("m", number, f"file://{tmp_path}/model.zip", (SERVED,))
+    registry = ModelRegistry(ClearmlApi({"CLEARML_CONFIG_FILE": str(tmp_path / "none")}), "0" * 32)
+    with rollback._fetched(registry, NAME, stored) as found:
+        assert found.manifest == bundle.manifest
+        assert found.preprocess.read_bytes() == bundle.preprocess.read_bytes()
+    # A folder's file is the user's own.
+    (tmp_path / "model.zip").unlink()
+    way_on = f"not there, .* serve bundle {number}, or another one, .* deploy BUNDLE --endpoint"
+    with (
+        pytest.raises(Failure, match=way_on),
+        rollback._fetched(registry, NAME, stored),
+    ):
+        pass
+
+
 @pytest.fixture
 def bundles(tmp_path: Path) -> dict[str, Bundle]:
     return {name: write_small(tmp_path / name, Parts(revision=name)) for name in "abcd"}
@@ -65,6 +91,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Any:
         for module in (endpoint, rollback):
             monkeypatch.setattr(module, "refuse_in_rollout", lambda cli, name: None)
             monkeypatch.setattr(module, "add_and_look", target.add)
+        monkeypatch.setattr(present, "has_code", lambda *entry: target.whole)
         monkeypatch.setattr(endpoint, "upload", target.upload)
         monkeypatch.setattr(endpoint, "wait_for_golden", lambda *arguments: None)
         return target
@@ -93,6 +120,64 @@ def test_what_answers_and_is_not_configured_is_added_again(target: Target) -> No
     target.answering = target.bundle("a")
     assert deploy(target, target.bundle("a")).changed
     assert target.configured == "uploaded2"
+
+
+def test_what_answers_and_has_another_bundles_code_is_added_again(target: Target) -> None:
+    """Also where the registry cannot be told from before: a deploy of C ended half-way."""
+    target.whole = False
+    assert deploy(target, target.bundle("b")).changed
+    assert (target.configured, target.whole) == ("uploaded2", True)
+    assert not deploy(target, target.bundle("b")).changed
+
+
+def test_already_served_is_said_of_every_worker(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first answer came from one that has it; nothing is uploaded for the others."""
+    monkeypatch.setattr(endpoint, "wait_for_golden", lambda *arguments: "status 404")
+    with pytest.raises(Failure, match="did not answer within 60 s: status 404"):
+        deploy(target, target.bundle("b"))
+    assert target.tags == {"a": SERVED, "b": SERVED}
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_a_failed_add_leaves_no_upload_but_what_is_served(
+    target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch, configured: bool
+) -> None:
+    """And says that the endpoint may be half changed, and what heals it."""
+
+    def add(*arguments: Any) -> None:
+        if configured:
+            target.add(*arguments)
+        raise Failure("its answer was lost", exit_code=2)
+
+    monkeypatch.setattr(endpoint, "add_and_look", add)
+    how = f"lost; {NAME} may have the code of one bundle .* transformer-serving deploy BUNDLE"
+    with pytest.raises(Failure, match=how) as failed:
+        deploy(target, bundles["c"])
+    assert failed.value.exit_code == 2
+    assert set(target.tags) == {"a", "b", *(["uploaded2"] if configured else [])}
+
+
+def test_an_interrupted_add_says_what_it_may_have_left(
+    target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "add_and_look", interrupted)
+    with pytest.raises(Failure, match="goes on with it; texts may have the code of one bundle"):
+        deploy(target, bundles["c"])
+    monkeypatch.setattr(endpoint, "add_and_look", target.add)
+    monkeypatch.setattr(endpoint, "wait_for_golden", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        deploy(target, bundles["c"])
+
+
+def test_a_rollback_that_goes_on_mends_what_a_deploy_left_since(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(target, monkeypatch)
+    target.whole = False
+    assert go_back(target).model_id == "a"
+    assert target.whole
 
 
 def test_a_bundle_that_was_deployed_again_is_left_whole(target: Target) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -104,6 +105,7 @@ class Cli:
     """The service's endpoints; `meanwhile` happens while one is taken out."""
 
     environment: dict[str, str] = {}
+    serving_id = "0" * 32
 
     def __init__(self, *endpoints: str, meanwhile: Callable[[], None] = lambda: None) -> None:
         self.endpoints = list(endpoints)
@@ -119,8 +121,19 @@ class Cli:
         return ""
 
 
-def target_of(tmp_path: Path, cli: Cli) -> DeployTarget:
-    return DeployTarget(cast("Any", cli), "http://f", "http://s", tmp_path / "deploy.lock")
+class Service(DeployTarget):
+    """With a registry of its own; `forgotten` is what left it."""
+
+    def registry(self) -> Any:
+        return SimpleNamespace(forget=self.forgotten.append)
+
+    @cached_property
+    def forgotten(self) -> list[str]:
+        return []
+
+
+def target_of(tmp_path: Path, cli: Cli) -> Service:
+    return Service(cast("Any", cli), "http://f", "http://s", tmp_path / "deploy.lock")
 
 
 @pytest.mark.parametrize("locked", [True, False])
@@ -136,6 +149,7 @@ def test_a_candidate_nobody_knows_of_is_taken_out_again(
         with pytest.raises(type(ended)) as raised, taken_out_again(target, PLAN, locked=locked):
             raise ended
     assert cli.endpoints == ["texts"]
+    assert target.forgotten == [PLAN.model_id]
     if isinstance(raised.value, Failure):
         assert "no answer; the candidate is taken out again, texts is as it was" in str(
             raised.value
@@ -151,6 +165,7 @@ def test_one_that_stays_is_named(tmp_path: Path) -> None:
     how = "it was ended; played; the candidate texts/77 is left: transformer-serving remove texts"
     with pytest.raises(Failure, match=how), taken_out_again(target, PLAN):
         raise KeyboardInterrupt
+    assert not target.forgotten
     gone = target_of(tmp_path, Cli("texts", meanwhile=stuck))
     with pytest.raises(KeyboardInterrupt), taken_out_again(gone, PLAN):
         raise KeyboardInterrupt
@@ -242,6 +257,42 @@ def test_what_came_to_answer_after_its_deploy_gave_up_is_noted(
             report=lambda _: None, tell=lambda _: None,
         )  # fmt: skip
     assert target.tags == {"m": SERVED}
+
+
+@pytest.mark.parametrize(
+    ("keep", "promoted", "kept"),
+    [
+        (5, 7, [3, 4, 5, 6, 7]),
+        # The present one and the one before it are older than the newest two.
+        (2, 2, [1, 2, 6, 7]),
+        (None, 7, [0, 1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_rollouts_leave_as_many_bundles_as_deploys_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int | None, promoted: int,
+    kept: list[int],
+) -> None:  # fmt: skip
+    bundles = [write_small(tmp_path / f"{n}", Parts(revision=f"{n}")) for n in range(8)]
+    target: Any = Target(tmp_path, "registered0", registered0=bundles[0])
+    for name in ("refuse_in_rollout", "add_and_look", "wait_for_golden", "write"):
+        monkeypatch.setattr(rollout, name, lambda *_, **__: None)
+    models = ["registered0"]
+
+    def upload(*arguments: Any) -> str:
+        models.append(f"registered{len(models)}")
+        target.kept.add(models[-1], arguments[1])
+        return models[-1]
+
+    monkeypatch.setattr(rollout, "upload", upload)
+    for number, bundle in enumerate(bundles[1:], 1):
+        begun = rollout.start(
+            target, bundle, NAME, steps=(1, 100), hold_s=1, allowed=Allowed(), timeout_s=60,
+            report=lambda _: None, tell=lambda _: None, keep=keep,
+        )  # fmt: skip
+        if number <= promoted:
+            target.configured, target.answering = begun.plan.model_id, bundle
+            target.registry().mark_served(NAME, bundle.manifest.bundle_version)
+    assert list(target.tags) == [models[number] for number in kept]
 
 
 def watched(states: list[State | None], monkeypatch: pytest.MonkeyPatch, plan: Plan) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import json
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,15 +40,17 @@ Ended = dict[Callable[[Path], Said], Future[Said]]
 
 
 def slow_after_a_login() -> Callable[[str], tuple[int, bytes, dict[str, str]]]:
-    """A ClearML server that stops answering at the second login: the first one is the command's,
-    which looks for a rollout, and the next one ClearML's own.
+    """A ClearML server that stops answering at the third login: the first ones are the command's,
+    which looks for a rollout and at the service's version, and the next one ClearML's own.
     """
     logins = itertools.count()
 
     def reply(path: str) -> tuple[int, bytes, dict[str, str]]:
-        if "auth.login" in path and next(logins):
+        if "auth.login" in path and next(logins) > 1:
             time.sleep(HANG_S)
-        return 200, b'{"data": {"token": "x", "task": {}}, "meta": {}}', {}
+        task = {"runtime": {"version": version("clearml-serving")}}
+        body = {"data": {"token": "x", "task": task}, "meta": {}}
+        return 200, json.dumps(body).encode(), {}
 
     return reply
 

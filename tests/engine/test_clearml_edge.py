@@ -110,6 +110,21 @@ FIGURES = """
     print("as it should be")
 """
 
+STOPPED = """
+    from clearml import Task
+    from transformer_serving.engine.controller.control_plane import clearml_edge
+
+    serving = Task.create(project_name="stopped", task_name="served", task_type="service")
+    plane = clearml_edge.ClearmlControlPlane(serving.id)
+    plane.endpoints()
+    serving.mark_stopped(force=True)
+    plane.configuration(fresh=True)
+    plane.configure({"rollout_states": "one", "canary": {"a": {"endpoint": "a"}}})
+    assert plane.configuration(fresh=True)["rollout_states"] == "one"
+    assert plane.section("canary") == {"a": {"endpoint": "a"}}
+    print("as it should be")
+"""
+
 
 @pytest.mark.parametrize("status", [400, 500])
 def test_a_serving_task_that_cannot_be_read_again_is_no_answer(
@@ -135,3 +150,10 @@ def test_figures_go_on_where_the_run_before_ended(run_sdk: RunSdk) -> None:
         done = run_sdk(FIGURES % before)
         assert done.returncode == 0, done.stderr
         assert "as it should be" in done.stdout
+
+
+def test_a_serving_task_that_was_stopped_is_changed_all_the_same(run_sdk: RunSdk) -> None:
+    """A rollout would stand still with its share of the requests."""
+    done = run_sdk(STOPPED)
+    assert done.returncode == 0, done.stderr
+    assert "as it should be" in done.stdout

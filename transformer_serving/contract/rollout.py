@@ -17,6 +17,9 @@ from typing import Any
 _UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
 
 PLANS, STATES, SEEN = "rollouts", "rollout_states", "rollout_seen"
+# The statuses in which ClearML lets items of a task's configuration be edited. Who edits one in
+# another, such as after 'Abort' in ClearML, starts it, as clearml-serving's own commands do.
+EDITABLE = ("created", "in_progress")
 
 ABORT, PROMOTE = "abort", "promote"
 HOLDING, PROMOTING, LEAVING, RETURNING, OVER = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import ssl
 import time
 from collections.abc import Mapping
 from functools import cached_property
@@ -15,13 +16,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from transformer_serving.contract.error_line import one_line
 from transformer_serving.desk import http
+from transformer_serving.desk.clearml_tools import storage
 from transformer_serving.desk.failure import Failure
 
 _VERSION = "v2.23"
 _TIMEOUT_S = 30.0
 _WAIT_S = 10.0
 _PAUSE_S = 0.5
+# Of what a server says of a refusal.
+_MOST_SAID = 200
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -38,10 +43,18 @@ class ClearmlApi:
     def wait(self, seconds: float = _WAIT_S) -> None:
         """Return once the server answers; ClearML's own tools would wait for it without end."""
         deadline = time.monotonic() + seconds
-        while not self._answers(max(1.0, deadline - time.monotonic())):
+        while (cause := self._silence(max(1.0, deadline - time.monotonic()))) is not None:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                # No time changes that.
+                raise Failure(
+                    f"the certificate of the ClearML server at {self.host} is not trusted here: "
+                    f"{cause.verify_message}; name the file of its authority in SSL_CERT_FILE, "
+                    "and for ClearML's own tools in REQUESTS_CA_BUNDLE"
+                )
             if time.monotonic() > deadline:
                 raise Failure(
-                    f"the ClearML server at {self.host} did not answer within {seconds:.0f} s; "
+                    f"the ClearML server at {self.host} did not answer within {seconds:.0f} s: "
+                    f"{one_line(cause, _MOST_SAID)}; "
                     "start it, or look: transformer-serving status, transformer-serving doctor"
                 )
             time.sleep(_PAUSE_S)
@@ -52,10 +65,13 @@ class ClearmlApi:
         return self._data(f"/{_VERSION}/{method}", method, headers, json.dumps(fields).encode())
 
     def download(self, address: str, target: Path) -> None:
-        """Fetch a file of the file server into `target`; from elsewhere without our credentials."""
+        """Fetch a file of the file server into `target`; from elsewhere without our credentials.
+
+        What is not on the web comes as ClearML's SDK reads it, with the keys that it has there.
+        """
         if not address.startswith(("http://", "https://")):
-            scheme = address.split(":", 1)[0]
-            raise Failure(f"the file lies in {scheme} storage, which is not read from here")
+            storage.fetch(address, target, self._environment)
+            return
         headers = self._bearer if _server(address) in self._own_servers() else {}
         try:
             with (
@@ -76,12 +92,13 @@ class ClearmlApi:
         hosts = (self._environment.get("CLEARML_FILES_HOST", ""), self.host)
         return {_server(host) for host in hosts if host}
 
-    def _answers(self, seconds: float) -> bool:
+    def _silence(self, seconds: float) -> object:
+        """Why no answer came; None where one did."""
         try:
             http.ask(f"{self.host}/debug.ping", timeout_s=min(seconds, 5.0))
-        except http.NoAnswer:
-            return False
-        return True
+        except http.NoAnswer as error:
+            return error.cause
+        return None
 
     @cached_property
     def _bearer(self) -> dict[str, str]:
@@ -100,11 +117,21 @@ class ClearmlApi:
         try:
             answer = http.ask(f"{self.host}{path}", body, headers, timeout_s=_TIMEOUT_S)
             if answer.status >= 300:
-                raise Failure(f"{method} was refused by {self.host} with {answer.status}")
+                said = _reason(answer.body)
+                raise Failure(f"{method} was refused by {self.host} with {answer.status}{said}")
             data: dict[str, Any] = json.loads(answer.body)["data"]
             return data
         except (OSError, ValueError, KeyError) as error:
             raise Failure(f"{method}: no usable answer from {self.host}: {error}") from error
+
+
+def _reason(body: bytes) -> str:
+    """What the server says of a refusal, as the end of a line; "" where it says nothing."""
+    try:
+        said = json.loads(body)["meta"]["result_msg"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return f": {one_line(said, _MOST_SAID)}" if said else ""
 
 
 def _server(address: str) -> tuple[str, str | None, int | None]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -19,6 +20,8 @@ from transformer_serving.desk.failure import Failure
 
 _COMMAND = "transformer_serving.desk.clearml_tools.command"
 COMMAND_S = 300
+# What clearml-serving takes a service for that does not say.
+_UNVERSIONED = "1.0.0"
 _ID = r"([0-9a-f]{32})"
 # What the SDK logs of a file that was not taken; the command goes on and ends well.
 _NOT_TAKEN = re.compile(r"Exception encountered while uploading (.*)")
@@ -60,6 +63,22 @@ class ClearmlCli:
             lines = output.strip().splitlines() or ["no output"]
             raise Failure(f"clearml-serving {' '.join(arguments[:2])} failed: {lines[-1]}")
         return output
+
+    def check_version(self) -> None:
+        """Raises Failure (exit code 2) for a service that these commands would not change: one of
+        another minor version, of which they ask whoever sits before them.
+        """
+        task = ClearmlApi(self.environment).call("tasks.get_by_id", task=self.serving_id)["task"]
+        made_by = str((task.get("runtime") or {}).get("version") or _UNVERSIONED)
+        here = version("clearml-serving")
+        if made_by.split(".")[:2] != here.split(".")[:2]:
+            raise Failure(
+                f"the serving service is of clearml-serving {made_by}, and here is {here}, whose "
+                "commands change none of another minor version; use an environment with that "
+                "version, or make a service of this one: clearml-serving create --name NAME, with "
+                "its id in CLEARML_SERVING_TASK_ID",
+                exit_code=2,
+            )
 
     def create_service(self, name: str) -> str:
         return _find(rf"id={_ID}", self.run("create", "--name", name), "the service's id")

@@ -20,6 +20,7 @@ from transformer_serving.desk.cli.deploy import deploy_target
 from transformer_serving.desk.cli.options import (
     deploy_timeout_option,
     json_option,
+    keep_option,
     key_option,
     state_option,
 )
@@ -106,13 +107,14 @@ def rollout() -> None:
               metavar="PERCENT", help="Of the whole rollout, in either direction.")  # fmt: skip
 @click.option("--detach", is_flag=True, help="Return as soon as the controller has the plan.")
 @deploy_timeout_option
+@keep_option
 @key_option
 @state_option
 @json_option
 def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, harm: float,
           p50: float, p99: float, differ: float, cosine: float, mirror: float, shadow: bool,
-          confidence: float, detach: bool, timeout_s: float, key: str | None,
-          state: str | None, as_json: bool) -> None:  # fmt: skip
+          confidence: float, detach: bool, timeout_s: float, keep: int,
+          key: str | None, state: str | None, as_json: bool) -> None:  # fmt: skip
     """Begin a rollout of BUNDLE and watch it; it goes on when the terminal ends.
 
     --timeout is for the candidate to be there. Ends with 3 where the rollout went back, or the
@@ -140,8 +142,8 @@ def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, 
     with interruptible(), console.status("rolling out") as line:
         begun = start_rollout(
             target, opened, endpoint, steps=steps, hold_s=hold_s, timeout_s=timeout_s,
-            allowed=allowed, mirror=mirror / 100, shadow=shadow, spent_s=since_start(),
-            report=step_line(line),
+            allowed=allowed, mirror=mirror / 100, shadow=shadow, keep=keep,
+            spent_s=since_start(), report=step_line(line),
             tell=lambda said: console.print(said, soft_wrap=True, highlight=False),
         )  # fmt: skip
     if detach:

@@ -1,7 +1,7 @@
 """From a bundle to an endpoint that answers: upload, add, look again, wait for golden.
 
-Tested by tests/stack/test_clearml_commands.py, tests/deploy/test_rollback.py and
-tests/deploy/test_time_limit.py.
+Tested by tests/stack/test_clearml_commands.py, tests/deploy/test_on_a_server.py,
+tests/deploy/test_rollback.py and tests/deploy/test_time_limit.py.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.naming import DEPLOYED, name_fault
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
+from transformer_serving.desk.deploy.endpoint_code import has_code
 from transformer_serving.desk.deploy.golden import Differs, Refused, wait_for_golden
 from transformer_serving.desk.deploy.model_add import add_arguments
-from transformer_serving.desk.deploy.present import is_asked_for, is_golden, note_served
+from transformer_serving.desk.deploy.present import asked_for, is_golden, note_served
 from transformer_serving.desk.deploy.refusals import Refusals
 from transformer_serving.desk.deploy.registry import registry_folder, split
-from transformer_serving.desk.deploy.removal import forget_older
+from transformer_serving.desk.deploy.removal import forget_older, forget_unused
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
@@ -86,7 +87,7 @@ def deploy_together(
     for endpoint, bundle in bundles.items():
         check_name(endpoint)
         check_triton(target, bundle)
-    begun: list[_Added | Deployed] = []
+    begun: list[_Added] = []
     done: list[Deployed] = []
     failures: list[Failure] = []
     what = f"deploying {' and '.join(bundles)}"
@@ -113,57 +114,85 @@ def _noted(failures: list[Failure]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Added:
-    """An endpoint that was added and has yet to answer; `way_back` from it, None: there is none."""
+    """An endpoint that was added and has yet to answer; `way_back` from it, None: there is none.
+
+    Where it was there already, `changed` is False, and not every worker may have it yet.
+    """
 
     endpoint: str
     manifest: Manifest
     model_id: str
     refusals: Refusals
     way_back: str | None
+    changed: bool
 
 
-def _added(
-    target: DeployTarget, bundle: Bundle, endpoint: str, limit: TimeLimit
-) -> _Added | Deployed:
-    version = bundle.manifest.bundle_version
+def _added(target: DeployTarget, bundle: Bundle, endpoint: str, limit: TimeLimit) -> _Added:
     limit.report(f"asking whether {endpoint} serves it already")
     reply = target.ask(endpoint, bundle.manifest.golden.request)
-    if is_golden(reply, bundle.manifest) and is_asked_for(target, endpoint, version):
+    present = asked_for(target, bundle, endpoint) if is_golden(reply, bundle.manifest) else None
+    if present is not None:
         # In a rollout of this bundle that may have been the candidate's answer.
         refuse_in_rollout(target.cli, endpoint)
-        target.registry().mark_served(endpoint, version)
-        return Deployed(endpoint, target.url(endpoint), version, None, False)
+        return _begun(target, bundle, endpoint, present, changed=False)
     limit.report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):
         limit.report(f"asking whether {endpoint} is in a rollout")
         refuse_in_rollout(target.cli, endpoint)
+        target.cli.check_version()
         limit.report(f"noting what {endpoint} serves until now")
         note_served(target, endpoint, reply)
         limit.report(f"uploading {endpoint}")
-        model_id = upload(target, bundle, endpoint, limit)
+        added = _begun(target, bundle, endpoint, upload(target, bundle, endpoint, limit))
         limit.report(f"adding {endpoint}")
-        way_back, refusals = _way_back(target, endpoint, model_id), target.refusals(model_id)
-        add_and_look(target, bundle, endpoint, model_id)
-    return _Added(endpoint, bundle.manifest, model_id, refusals, way_back)
+        with _healing_told(target, added, limit):
+            add_and_look(target, bundle, endpoint, added.model_id)
+    return added
 
 
-def _way_back(target: DeployTarget, endpoint: str, model_id: str) -> str | None:
+def _begun(
+    target: DeployTarget, bundle: Bundle, endpoint: str, model_id: str, *, changed: bool = True
+) -> _Added:
     _, before = split(target.registry().bundles(endpoint), model_id)
-    if before is None:
-        return None
-    return f"the bundle before comes back with 'transformer-serving rollback {endpoint}'"
+    back = f"the bundle before comes back with 'transformer-serving rollback {endpoint}'"
+    way_back = None if before is None else back
+    refusals = target.refusals(model_id)
+    return _Added(endpoint, bundle.manifest, model_id, refusals, way_back, changed)
+
+
+@contextmanager
+def _healing_told(target: DeployTarget, added: _Added, limit: TimeLimit) -> Iterator[None]:
+    """Where `model add` is cut short or fails: it changes an endpoint in two steps.
+
+    What was uploaded for it leaves the registry where it failed and nothing names that.
+    """
+    advice = limit.advice
+    limit.advice = (
+        f"{added.endpoint} may have the code of one bundle beside the model of another, which a "
+        "new worker refuses; a deploy of either makes it whole: "
+        f"transformer-serving deploy BUNDLE --endpoint {added.endpoint}"
+    )
+    try:
+        yield
+    except Failure as failure:
+        said, limit.advice = f"{failure}; {limit.advice}", advice
+        # Why it failed matters more.
+        with suppress(Failure):
+            forget_unused(target, [added.model_id])
+        raise Failure(said, exit_code=failure.exit_code) from failure
+    limit.advice = advice
 
 
 def _waited_for(
-    target: DeployTarget, added: _Added | Deployed, limit: TimeLimit, keep: int | None
+    target: DeployTarget, added: _Added, limit: TimeLimit, keep: int | None
 ) -> Deployed:
-    if isinstance(added, Deployed):
-        return added
     endpoint, version = added.endpoint, added.manifest.bundle_version
     limit.report(f"waiting for {endpoint}")
     until_golden(target, endpoint, added.manifest, limit, added.refusals, way_back=added.way_back)
     limit.report(f"noting that {endpoint} was served")
     target.registry().mark_served(endpoint, version)
+    if not added.changed:
+        return Deployed(endpoint, target.url(endpoint), version, None, False)
     forgotten = 0 if keep is None else forget_older(target, endpoint, added.model_id, keep)
     return Deployed(endpoint, target.url(endpoint), version, added.model_id, True, forgotten)
 
@@ -250,8 +279,8 @@ def add_and_look(
     target: DeployTarget, bundle: Bundle, endpoint: str, model_id: str, *,
     version: str | None = None,
 ) -> None:  # fmt: skip
-    """Add the endpoint, or a version of it, and look whether it is there: another writer may have
-    undone it.
+    """Add the endpoint, or a version of it, and look whether it is there, with the bundle's code:
+    another writer may have undone it.
 
     clearml-serving rewrites the whole configuration on every change, so of two writers at one
     time one is lost.
@@ -260,8 +289,9 @@ def add_and_look(
     for _ in range(_ADD_TRIES):
         versioned = ["--version", version] if version else []
         target.cli.run(*add_arguments(bundle, endpoint, model_id), *versioned)
-        listed = listed_endpoints(target.cli.run("model", "list")).get(name)
-        if listed is not None and listed.get("model_id") == model_id:
+        entry = listed_endpoints(target.cli.run("model", "list")).get(name, {})
+        is_there = entry.get("model_id") == model_id
+        if is_there and has_code(target.cli, entry, bundle.preprocess) is not False:
             return
     raise Failure(
         f"{name} was added {_ADD_TRIES} times and every time somebody else's change undid it; "

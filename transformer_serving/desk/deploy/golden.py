@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from transformer_serving.contract.error_line import one_line
 from transformer_serving.contract.golden import agrees, disagreement
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.contract.naming import VERSION_HEADER
@@ -15,6 +16,8 @@ from transformer_serving.desk import http
 
 _REQUEST_S = 20.0
 _PAUSE_S = 0.2
+# Of what the network says.
+_MOST_SAID = 200
 # Behind one address may stand several containers and workers, and each finds a new bundle by a poll
 # of its own. Every request is a new connection, so this many answers one after the other are those
 # of all of them: the most that docker/balancer takes, in turn.
@@ -42,7 +45,7 @@ def ask(
     try:
         answer = http.ask(url, sent, every, timeout_s=timeout_s)
     except http.NoAnswer as error:
-        return Reply(0, {"message": str(error)}, None)
+        return Reply(0, {"message": one_line(error.cause, _MOST_SAID)}, None)
     try:
         body = json.loads(answer.body)
     except ValueError:
@@ -102,7 +105,7 @@ def describe(reply: Reply, version: int) -> str:
     """Why a reply is not yet the wanted one, in a few words."""
     if reply.status == 200:
         return f"it still answers from bundle version {reply.version}, not {version}"
-    if reply.status == 0:
-        return "nothing answers at its address"
     body = reply.body if isinstance(reply.body, dict) else {}
+    if reply.status == 0:
+        return f"nothing answers at its address: {body.get('message')}"
     return f"status {reply.status}: {body.get('message') or body.get('detail') or 'no message'}"

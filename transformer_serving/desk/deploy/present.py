@@ -1,15 +1,18 @@
 """What an endpoint serves before a change: what it answers, and with what it is configured.
 
-Tested by tests/deploy/test_rollback.py and tests/deploy/test_rollout.py.
+Tested by tests/deploy/test_rollback.py, tests/deploy/test_rollout.py and
+tests/deploy/test_on_a_server.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from transformer_serving.contract.golden import agrees
 from transformer_serving.contract.manifest import Manifest
+from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
+from transformer_serving.desk.deploy.endpoint_code import has_code
 from transformer_serving.desk.deploy.golden import Reply
 from transformer_serving.desk.deploy.registry import GOAL, LEAVING, SERVED, WRONG, Registered
 from transformer_serving.desk.deploy.target import DeployTarget
@@ -24,14 +27,21 @@ def is_golden(reply: Reply, manifest: Manifest) -> bool:
     )
 
 
-def is_asked_for(target: DeployTarget, endpoint: str, version: int) -> bool:
-    """Whether the endpoint is configured with a registration of the bundle.
+def asked_for(target: DeployTarget, bundle: Bundle, endpoint: str) -> str | None:
+    """The model that the endpoint is configured with, where that is a registration of the bundle
+    and its preprocess file is the bundle's; None: it is not, or it cannot be seen.
 
     The one that answers may be the one before: it serves on where the configured one was refused,
     but a new worker or Triton would only find that.
     """
-    same = [row for row in target.registry().bundles(endpoint) if row.bundle_version == version]
-    return _is_configured(target, endpoint, same)
+    rows = target.registry().bundles(endpoint)
+    version = bundle.manifest.bundle_version
+    same = [row.model_id for row in rows if row.bundle_version == version]
+    entry = _entry(target, endpoint)
+    model_id = str(entry.get("model_id"))
+    if model_id not in same or not has_code(target.cli, entry, bundle.preprocess):
+        return None
+    return model_id
 
 
 def note_served(target: DeployTarget, endpoint: str, reply: Reply) -> None:
@@ -56,5 +66,9 @@ def note_served(target: DeployTarget, endpoint: str, reply: Reply) -> None:
 
 def _is_configured(target: DeployTarget, endpoint: str, rows: Sequence[Registered]) -> bool:
     """Whether the endpoint is configured with one of the registrations."""
-    listed = listed_endpoints(target.cli.run("model", "list")).get(endpoint, {})
-    return listed.get("model_id") in [row.model_id for row in rows]
+    return _entry(target, endpoint).get("model_id") in [row.model_id for row in rows]
+
+
+def _entry(target: DeployTarget, endpoint: str) -> Mapping[str, object]:
+    """The endpoint as it is configured; empty where there is none."""
+    return listed_endpoints(target.cli.run("model", "list")).get(endpoint, {})

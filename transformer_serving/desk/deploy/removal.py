@@ -36,8 +36,9 @@ def remove(target: DeployTarget, endpoint: str, *, forget: bool = False) -> Remo
         if endpoint not in listed and not rows:
             raise Failure(f"there is no endpoint '{endpoint}'", exit_code=2)
         if endpoint in listed:
+            target.cli.check_version()
             take_out(target.cli, endpoint)
-        forgotten = _forget(target, [row.model_id for row in rows])
+        forgotten = forget_unused(target, [row.model_id for row in rows])
     return Removed(endpoint, endpoint in listed, forgotten)
 
 
@@ -56,20 +57,24 @@ def take_out(cli: ClearmlCli, endpoint: str, left: Callable[[], float] = lambda:
     )
 
 
-def forget_older(target: DeployTarget, endpoint: str, model_id: str, keep: int) -> int:
+def forget_older(
+    target: DeployTarget, endpoint: str, model_id: str, keep: int, *,
+    candidate: str = "", patience_s: float | None = None,
+) -> int:  # fmt: skip
     """Leave the newest `keep` bundles of an endpoint in the registry; how many were not.
 
-    The present one and the one that `rollback` would go to stay in any case.
+    The present one and the one that `rollback` would go to stay in any case, and so does the
+    candidate of a rollout. Raises Failure where another deploy lasts longer than `patience_s`.
     """
-    with one_at_a_time(target.lock):
+    with one_at_a_time(target.lock, patience_s):
         rows = target.registry().bundles(endpoint)
-        kept = {model_id, *(row.model_id for row in rows[:keep])}
+        kept = {model_id, candidate, *(row.model_id for row in rows[:keep])}
         kept |= {row.model_id for row in split(rows, model_id) if row is not None}
         old = [row.model_id for row in rows if row.model_id not in kept]
-        return _forget(target, old)
+        return forget_unused(target, old)
 
 
-def _forget(target: DeployTarget, models: list[str]) -> int:
+def forget_unused(target: DeployTarget, models: list[str]) -> int:
     """Those that nothing in the service names: an endpoint added by hand may serve one of them."""
     if not models:
         return 0

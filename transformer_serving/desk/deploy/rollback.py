@@ -6,12 +6,14 @@ Tested by tests/deploy/test_rollback.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from transformer_serving.contract.naming import VERSION_HEADER
+from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
 from transformer_serving.desk.deploy.endpoint import add_and_look, until_golden
+from transformer_serving.desk.deploy.present import asked_for
 from transformer_serving.desk.deploy.registry import GOAL, LEAVING, ModelRegistry, Registered, split
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
@@ -59,12 +61,13 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
     report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):
         refuse_in_rollout(target.cli, endpoint)
+        target.cli.check_version()
         report(f"looking for what {endpoint} served before")
         configured = _configured(target, endpoint)
         left, to = _way_back(registry, endpoint, configured)
         goes_on = to.model_id == configured
         report(f"fetching bundle {to.bundle_version}")
-        with registry.fetched(to) as bundle:
+        with _fetched(registry, endpoint, to) as bundle:
             # Nothing is changed where its answer could not be asked for.
             target.ask(endpoint, bundle.manifest.golden.request)
             report(f"adding {endpoint}")
@@ -73,6 +76,8 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
             limit.advice = _advice(endpoint, left)
             if not goes_on:
                 registry.mark_begun(left, to)
+            # What was interrupted since may be a deploy, whose code lies beside this model.
+            if not goes_on or asked_for(target, bundle, endpoint) is None:
                 add_and_look(target, bundle, endpoint, to.model_id)
             manifest = bundle.manifest
     report(f"waiting for {endpoint}")
@@ -86,6 +91,21 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
     registry.mark_served(endpoint, to.bundle_version)
     version = left.bundle_version if left else None
     return RolledBack(endpoint, target.url(endpoint), to.bundle_version, version, to.model_id)
+
+
+@contextmanager
+def _fetched(registry: ModelRegistry, endpoint: str, to: Registered) -> Iterator[Bundle]:
+    """Raises Failure with the way on where it cannot be had: the operator may have the bundle."""
+    with ExitStack() as stack:
+        try:
+            bundle = stack.enter_context(registry.fetched(to))
+        except Failure as failure:
+            raise Failure(
+                f"{failure}; nothing is changed; serve bundle {to.bundle_version}, or another one, "
+                f"from its folder: transformer-serving deploy BUNDLE --endpoint {endpoint}",
+                exit_code=failure.exit_code,
+            ) from failure
+        yield bundle
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from transformer_serving.desk.deploy.endpoint import add_and_look, check_name, c
 from transformer_serving.desk.deploy.golden import wait_for_golden
 from transformer_serving.desk.deploy.present import note_served
 from transformer_serving.desk.deploy.refusals import Refusals
+from transformer_serving.desk.deploy.removal import forget_older
 from transformer_serving.desk.deploy.rollout_plans import (
     Rollout,
     read_all,
@@ -41,6 +43,8 @@ _LOOK_S = 1.0
 _FEWEST_STEPS = 2
 # Kept of the time limit, to take out again in it what does not answer; it may last longer.
 _TAKING_OUT_S = 10.0
+# For another deploy, where nothing is lost without the lock.
+_PATIENCE_S = 30.0
 # More than a Triton takes to come back with its models on most machines.
 _SILENT_S = 600.0
 _MB = 1_000_000
@@ -128,12 +132,14 @@ def start(
     tell: StepReport,
     mirror: float = 0.0,
     shadow: bool = False,
+    keep: int | None = None,
     spent_s: float = 0.0,
 ) -> Rollout:
     """Bring the candidate up beside the endpoint and write the plan; `tell` hears what it costs.
 
     `mirror` is the share of each worker's time for mirrored requests. In a `shadow` there are no
-    others, and `steps` do not count.
+    others, and `steps` do not count. Of the endpoint's bundles the newest `keep` stay in the
+    registry, None: all.
 
     Raises Failure: a name, steps or an endpoint that this cannot be done with, or too little memory
     (exit code 2), or a candidate that did not come to answer within `timeout_s`, which is then
@@ -171,7 +177,18 @@ def start(
                 # Another one may have begun while this one's candidate was loaded.
                 refuse_in_rollout(target.cli, endpoint)
                 write(target.cli, plan)
+    _forget_older(target, plan, keep)
     return Rollout(plan, None)
+
+
+def _forget_older(target: DeployTarget, plan: Plan, keep: int | None) -> None:
+    """The rollout has begun, and fails by nothing of this: a later command takes out what stays."""
+    if keep is not None:
+        with suppress(Failure):
+            forget_older(
+                target, plan.endpoint, plan.old_model_id, keep,
+                candidate=plan.model_id, patience_s=_PATIENCE_S,
+            )  # fmt: skip
 
 
 def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, int]:
@@ -180,6 +197,7 @@ def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, 
     Raises Failure (exit code 2) where it cannot be begun.
     """
     refuse_in_rollout(target.cli, endpoint)
+    target.cli.check_version()
     output = target.cli.run("model", "list")
     listed, version = listed_endpoints(output), bundle.manifest.bundle_version
     if endpoint not in listed:

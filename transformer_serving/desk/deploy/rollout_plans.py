@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformer_serving.contract.rollout import (
+    EDITABLE,
     HOLDING,
     OVER,
     PLANS,
@@ -53,7 +54,7 @@ class Rollout:
 
 def read_all(cli: ClearmlCli) -> dict[str, Rollout]:
     """The last rollout of each endpoint that had one. Raises Failure for items that are none."""
-    items = _items(cli)
+    items = _texts(_task(cli))
     try:
         plans, states = read_plans(items.get(PLANS)), read_states(items.get(STATES))
     except ValueError:
@@ -84,22 +85,30 @@ def write(cli: ClearmlCli, plan: Plan) -> None:
 
     Of those of one machine one at a time: `plans_lock`.
     """
-    plans = {**read_plans(_items(cli).get(PLANS)), plan.endpoint: plan}
-    ClearmlApi(cli.environment).call(
+    task = _task(cli)
+    plans = {**read_plans(_texts(task).get(PLANS)), plan.endpoint: plan}
+    api = ClearmlApi(cli.environment)
+    if task.get("status") not in EDITABLE:
+        api.call("tasks.started", task=cli.serving_id, force=True)
+    api.call(
         "tasks.edit_configuration", task=cli.serving_id, force=True,
         configuration=[{"name": PLANS, "value": plans_text(plans.values())}],
     )  # fmt: skip
-    if read_plans(_items(cli).get(PLANS)).get(plan.endpoint) != plan:
+    if read_plans(_texts(_task(cli)).get(PLANS)).get(plan.endpoint) != plan:
         raise Failure(
             "somebody else's change of the serving service undid this one; try again, and let "
             "only one 'clearml-serving' write at a time"
         )
 
 
-def _items(cli: ClearmlCli) -> dict[str, str]:
-    """The serving task's configuration as text."""
+def _task(cli: ClearmlCli) -> dict[str, Any]:
     api = ClearmlApi(cli.environment)
     api.wait()
     task: dict[str, Any] = api.call("tasks.get_by_id", task=cli.serving_id)["task"]
+    return task
+
+
+def _texts(task: dict[str, Any]) -> dict[str, str]:
+    """The serving task's configuration as text."""
     found = task.get("configuration") or {}
     return {name: str(item.get("value") or "") for name, item in found.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from transformer_serving.contract.rollout import Plan
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
@@ -62,3 +62,6 @@ def _take_out(target: DeployTarget, plan: Plan, ends: float) -> None:
     listed = target.cli.run("model", "list", timeout_s=left())
     if plan.candidate in listed_endpoints(listed):
         take_out(target.cli, plan.candidate, left)
+    # Its upload is of no use to anybody else; where it stays, a later command takes it out.
+    with suppress(Failure):
+        target.registry().forget(plan.model_id)

@@ -3,7 +3,7 @@
 `tasks.edit_configuration` changes the items that it is given and no others, where the SDK and
 clearml-serving write the whole map.
 
-Tested by tests/stack/test_rollout.py.
+Tested by tests/stack/test_rollout.py and tests/engine/test_clearml_edge.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 from clearml import Task
 from clearml.backend_api.services import models as model_calls, tasks as task_calls
 from clearml.utilities.config import config_dict_to_text
+
+from transformer_serving.contract.rollout import EDITABLE
 
 _PAGE = 500
 # As clearml-serving names the task of each of its workers (setup_task in 1.3.5).
@@ -36,11 +38,16 @@ def section(task: Task, name: str) -> dict[str, Any]:
 
 
 def write(task: Task, items: Mapping[str, str | Mapping[str, Any]]) -> bool:
-    """Change these items together; mappings in the form of clearml-serving's own."""
+    """Change these items together; mappings in the form of clearml-serving's own.
+
+    A task that was stopped by when it was read last is started again.
+    """
     rows = [
         {"name": name, "value": item if isinstance(item, str) else config_dict_to_text(dict(item))}
         for name, item in items.items()
     ]
+    if str(task.data.status) not in EDITABLE:
+        task.mark_started(force=True)
     answer: Any = task.send(
         task_calls.EditConfigurationRequest(
             task=task.id, configuration=rows, replace_configuration=False, force=True
