@@ -32,7 +32,7 @@ ENDPOINTS = Path(__file__).parent / "endpoints"
 POLL_MINUTES = "0.01"
 Headers = Mapping[str, str | bytes]
 JSON = {"content-type": "application/json"}
-# A part of the command of the gateway's workers.
+STOCK_APP = "clearml_serving.serving.main:app"
 # CPython 3.11 counts the depth of all threads' parsers together, and clearml imports in one of its
 # own: a start may end so. The stack's supervisor and compose start it again, and so do we, once.
 _PARSERS_FAULT = "AST constructor recursion depth mismatch"
@@ -128,9 +128,14 @@ class Server:
         serving = self.workers() or [psutil.Process(self.process.pid)]
         return sum(process.memory_info().rss for process in serving) / 2**20
 
+    def tell_to_stop(self) -> None:
+        # The host's app takes ten seconds to leave, whatever it was asked; nobody asks how it ends.
+        is_stock = STOCK_APP in self.command
+        self.process.send_signal(signal.SIGKILL if is_stock else signal.SIGTERM)
+
     def stop(self) -> int:
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            self.tell_to_stop()
             try:
                 self.process.wait(15)
             except subprocess.TimeoutExpired:
@@ -246,7 +251,7 @@ def running(gateway: Server, stock: Server) -> Iterator[dict[str, Server]]:
         yield servers
     finally:
         for server in servers.values():
-            server.process.send_signal(signal.SIGTERM)
+            server.tell_to_stop()
         for server in servers.values():
             server.stop()
 
@@ -256,7 +261,7 @@ def both(session: Session) -> Iterator[dict[str, Server]]:
     """The two ways, started at once."""
     limit = {"TRANSFORMER_SERVING_MAX_BODY_BYTES": str(LIMIT)}
     # Looking for changes as often as elsewhere, the host's app takes an eighth of a core.
-    stock = session.uvicorn("clearml_serving.serving.main:app", CLEARML_SERVING_POLL_FREQ="0.1")
+    stock = session.uvicorn(STOCK_APP, CLEARML_SERVING_POLL_FREQ="0.1")
     with running(session.gateway(**limit), stock) as servers:
         yield servers
 

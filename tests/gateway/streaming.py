@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.engine.triton_server import TritonServer, running_triton
-from tests.gateway.conftest import Server, Session, running
+from tests.gateway.conftest import STOCK_APP, Server, Session, running
 from tests.gateway.text_serving import register
 from tests.text_engine import fields, lived, tokenizer, write_model
 from transformer_serving.desk.bundle import preprocess_file
@@ -60,6 +60,6 @@ def running_streaming(session: Session, folder: Path, **more: str) -> Iterator[S
     """`more` are settings of both servers."""
     with of_the_rule(session, folder) as (own, triton):
         settings = settings_of(triton, **more)
-        stock = own.uvicorn("clearml_serving.serving.main:app", **settings)
+        stock = own.uvicorn(STOCK_APP, **settings)
         with running(own.gateway(**settings), stock) as servers:
             yield Streaming(own, triton, servers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from tests.gateway.played_host import Ours, Processor, host_of
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.gateway.body import incoming
 from transformer_serving.gateway.body.memory import body_memory
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.settings import read_settings
@@ -24,6 +25,14 @@ STALL_S = 0.005
 
 End = Literal["ends", "leaves", "stalls"]
 SECRET = b"kettle"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_linger() -> Iterator[None]:
+    """Who stalls is waited for once more where the rest of its body is let go."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(incoming, "_LINGER_STALL_SECONDS", STALL_S)
+        yield
 
 
 @dataclass

@@ -488,17 +488,6 @@ def test_what_runs_at_sigterm_is_answered(text_serving: TextServing) -> None:
         assert door.server.process.wait(60) == 0
 
 
-def test_a_taken_port_is_no_start(text_serving: TextServing) -> None:
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        server = text_serving.gateway(f"--grpc-port={port}").start()
-        assert server.process.wait(60) != 0
-    assert "cannot listen there" in server.log.read_text()
-
-
 @pytest.mark.parametrize("port", ["65536", "-1", "a"])
 def test_a_port_that_is_none(text_serving: TextServing, port: str) -> None:
     server = text_serving.gateway(f"--grpc-port={port}").start()

@@ -17,7 +17,7 @@ import numpy as np
 
 from preprocess.tensors import Tensor
 from tests.engine.triton_server import TritonServer, running_triton
-from tests.gateway.conftest import ENDPOINTS, ROOT, Server, Session, running_session
+from tests.gateway.conftest import ENDPOINTS, ROOT, STOCK_APP, Server, Session, running_session
 from tests.triton_text import INPUTS, endpoint, load, tokenizer, write_model
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.desk.bundle import preprocess_file
@@ -73,7 +73,7 @@ class TextServing:
         return self.session.gateway(*options, **self.settings(**settings))
 
     def stock(self, **settings: str) -> Server:
-        return self.session.uvicorn("clearml_serving.serving.main:app", **self.settings(**settings))
+        return self.session.uvicorn(STOCK_APP, **self.settings(**settings))
 
 
 @contextlib.contextmanager
