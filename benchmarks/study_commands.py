@@ -1,4 +1,4 @@
-"""The commands of single studies: growth, bundles, shapes, pollers; `__main__` adds them."""
+"""The commands of single studies: growth, bundles, pollers; `__main__` adds them."""
 
 from __future__ import annotations
 
@@ -117,17 +117,4 @@ def _by_name(folders: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-@click.command()
-@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
-def shapes(bundle: Path) -> None:
-    """A bundle's engine by the shape of a call, new and known; a minute; prints, stores nothing."""
-    from benchmarks.servers.machine import machine, today, versions
-    from benchmarks.studies.new_shapes import measured
-    from transformer_serving.desk.bundle.folder import open_bundle
-
-    before = {**machine(), **versions(), "date": today()}
-    found = measured(open_bundle(bundle).model_folder, report)
-    click.echo(json.dumps({"machine": before, "shapes": found}, indent=2))
-
-
-COMMANDS = (growth, bundles, shapes, workers, scrape, control_plane)
+COMMANDS = (growth, bundles, workers, scrape, control_plane)

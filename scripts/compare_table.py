@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.generated_part import described, load_average, write_part
 from transformer_serving.desk.convert import ConvertRequest, convert
 from transformer_serving.desk.demo import encoder_folder
-from transformer_serving.desk.parity.latency import as_text, facts
+from transformer_serving.desk.parity.latency import Latency, facts, parity_cell
 
 ENGINES = ("openvino", "onnxruntime")
 
@@ -27,7 +28,21 @@ def main() -> None:
             lambda step, detail: say(f"{step}: {detail}"),
             lambda shape, turn, turns: say(f"{shape}: round {turn} of {turns}"),
         )
-    write_part("compare-table", f"{described(facts(), load)}\n\n{as_text(done.latencies)}")
+    write_part("compare-table", f"{described(facts(), load)}\n\n{table(done.latencies)}")
+
+
+def table(rows: Sequence[Latency]) -> str:
+    """Milliseconds, in Markdown."""
+    head = "| call | engine | precision | mean | sd | min | median | p95 | p99 | max | parity |"
+    lines = [head, "|---|---|---|" + "---:|" * 7 + "---|"]
+    for row in rows:
+        figures = (row.mean, row.sd, row.min, row.median, row.p95, row.p99, row.max)
+        cells = " | ".join(f"{value:.2f}" for value in figures)
+        lines.append(
+            f"| {row.texts}x{row.tokens} | {row.name} | {row.precision} | {cells} | "
+            f"{parity_cell(row)} |"
+        )
+    return "\n".join(lines)
 
 
 def say(line: str) -> None:

@@ -98,8 +98,8 @@ class Tab:
         self.evaluate(f"document.querySelector({json.dumps(selector)}).select()")
         self.call("Input.insertText", text=text)
 
-    def press(self, key: str, *, shift: bool = False, control: bool = False) -> None:
-        modifiers = 8 * shift + 2 * control
+    def press(self, key: str, *, control: bool = False) -> None:
+        modifiers = 2 * control
         code = {"key": key, "code": key, "windowsVirtualKeyCode": _KEYS[key]}
         text = {"text": "\r"} if key == "Enter" and not control else {}
         for kind in ("keyDown", "keyUp"):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.report import curve_points, overload_tables as overload_report
 from benchmarks.report.markdown import table as table
@@ -249,15 +248,6 @@ def _median(found: Spread | None, digits: int = 0) -> str:
     return "-" if found is None else f"{found.median:.{digits}f}"
 
 
-def origin(values: Mapping[str, Any]) -> str:
-    """When, of which commit and where the figures of a stored table are."""
-    about = values["machine"]
-    return (
-        f"{values['date']}, commit {values['commit']}; {about['cpu']}, {about['cores']} cores, "
-        f"load {about['load_before']} before"
-    )
-
-
 def replace_section(text: str, name: str, content: str, where: str) -> str:
     """`text` with the part between the markers of `name` renewed. Raises Failure without them."""
     start, end = markers(name)
@@ -265,13 +255,6 @@ def replace_section(text: str, name: str, content: str, where: str) -> str:
     if not pattern.search(text):
         raise Failure(f"{where} has no part between '{start}' and '{end}'", exit_code=2)
     return pattern.sub(lambda _: f"{start}\n{content}\n{end}", text, count=1)
-
-
-def section(text: str, name: str) -> str | None:
-    """What stands between the markers of `name`, None where they are not there."""
-    start, end = (re.escape(marker) for marker in markers(name))
-    found = re.search(f"{start}\n(.*?)\n{end}", text, re.DOTALL)
-    return found.group(1) if found else None
 
 
 def markers(name: str) -> tuple[str, str]:

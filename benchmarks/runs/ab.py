@@ -38,7 +38,7 @@ def available() -> bool:
 
 def ab(
     url: str, body: Path, *, requests: int, clients: int, kept: bool, scratch: Path,
-    content_type: str = "application/json",
+    content_type: str,
 ) -> ToolRun:  # fmt: skip
     """Run `ab -l`. `kept` keeps connections, of servers that keep those of HTTP/1.0.
 

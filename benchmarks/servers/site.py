@@ -83,10 +83,10 @@ class Site:
             "TRANSFORMER_SERVING_TRITON_HTTP": self.triton,
         }
 
-    def stack_pid(self, part: str) -> int:
-        """The process of one of the stack's parts."""
+    def triton_pid(self) -> int:
+        """The stack's Triton."""
         status = json.loads(stack_command("status", self.state, "--json"))
-        return next(int(row["pid"]) for row in status["parts"] if row["name"] == part)
+        return next(int(row["pid"]) for row in status["parts"] if row["name"] == "triton")
 
 
 def open_site(

@@ -87,7 +87,7 @@ def _payload(content: Sequence[str]) -> generator.Payload:
 
 def _serving_processes(session: Session) -> Callable[[], list[psutil.Process]]:
     """The gateway's and Triton's processes: what an operator pays for."""
-    triton = session.site.stack_pid("triton")
+    triton = session.site.triton_pid()
 
     def processes() -> list[psutil.Process]:
         children = session.servers["gateway"].children

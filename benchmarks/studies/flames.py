@@ -52,9 +52,7 @@ def _flames(opened: Session) -> Iterator[Flame]:
         server = opened.servers[str(PEERS[name].server)]
         yield Flame(f"worker-{name}", name, worker(server.processes()), native=False)
     stub = next(
-        process
-        for process in tree(opened.site.stack_pid("triton"))
-        if f"{OURS}_0_0" in process.cmdline()
+        process for process in tree(opened.site.triton_pid()) if f"{OURS}_0_0" in process.cmdline()
     )
     yield Flame("backend", "gateway", stub, native=True)
 

@@ -75,7 +75,7 @@ class Generation:
                 for name, row in found.items():
                     rows.setdefault(f"{name} {count}", []).append(row)
             memory = {RECIPE: use(child.tree()).memory / _MIB}
-        stubs = tree(session.site.stack_pid("triton"))[1:]
+        stubs = tree(session.site.triton_pid())[1:]
         for precision, name in names.items():
             own = [one for one in stubs if f"/{name}/" in " ".join(one.cmdline())]
             memory[precision] = use(own).memory / _MIB

@@ -132,9 +132,3 @@ class Dashboard:
     def panels(self) -> Iterator[Panel]:
         for row in self.rows:
             yield from row.panels
-
-    def expressions(self) -> Iterator[str]:
-        """Everything that is asked, the marks' included."""
-        for panel in self.panels():
-            yield from (query.expression for query in panel.queries)
-        yield from (mark.expression for mark in self.marks)

@@ -23,7 +23,7 @@ from benchmarks.servers.models import Models
 from benchmarks.servers.peers import PEERS, Peer
 from benchmarks.servers.process import Child, Unusable
 from benchmarks.servers.site import Site
-from benchmarks.studies import curves, new_shapes
+from benchmarks.studies import curves
 from benchmarks.studies.bundles import Bundles
 from benchmarks.studies.growth import Growth
 from benchmarks.studies.overload import Overload
@@ -187,16 +187,6 @@ def test_bundles_are_measured_beside_each_other(opened: Session) -> None:
     assert first["times"] == {"median": 1.0, "lower": 1.0, "upper": 1.0}
     assert second["texts"]["median"] > 0
     assert second["times"]["lower"] <= second["times"]["median"] <= second["times"]["upper"]
-
-
-def test_a_new_shape_is_measured_beside_a_known_one(opened: Session) -> None:
-    folder = opened.site.models.bundles["openvino"].model_folder
-    found = new_shapes.measured(folder, print, lengths=(4, 7))
-    assert [(row["texts"], row["tokens"]) for row in found["rows"]] == [
-        (texts, tokens) for texts in new_shapes.BATCHES for tokens in (4, 7)
-    ]
-    assert all(row["first_ms"] > 0 and row["ms"] > 0 for row in found["rows"])
-    assert found["again"] > 0
 
 
 def test_a_process_that_does_not_answer_is_given_up(tmp_path: Path) -> None:

@@ -197,10 +197,10 @@ def kill(container: str) -> None:
     subprocess.run(["kill", "-9", pid], check=True)
 
 
-def kill_process(container: str, name: str) -> None:
-    """End one process inside a container, by the pid that it has on this machine."""
+def kill_tritonserver(container: str) -> None:
+    """End the server inside a container, by the pid that it has on this machine."""
     rows = run("docker", "top", container, "-eo", "pid,comm").splitlines()[1:]
-    (pid,) = [row.split()[0] for row in rows if row.split()[1] == name]
+    (pid,) = [row.split()[0] for row in rows if row.split()[1] == "tritonserver"]
     subprocess.run(["kill", "-9", pid], check=True)
 
 

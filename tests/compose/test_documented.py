@@ -53,7 +53,6 @@ ELSEWHERE = {
     "tritonserver --version'": "needs the image of nvcr.io",
 }
 ENDPOINT = "transformer_model"
-EVERY_CONTAINER = ("--filter", "label=com.docker.compose.project=")
 
 
 @dataclass

@@ -21,7 +21,7 @@ from tests.compose.conftest import (
     Compose,
     health,
     kill,
-    kill_process,
+    kill_tritonserver,
     started,
     wait_for,
     wait_until_answered,
@@ -169,7 +169,7 @@ def test_triton_killed_is_503_with_retry_after_and_comes_back(
 ) -> None:
     (triton,) = stack.containers("triton")
     since = started(triton)
-    kill_process(triton, "tritonserver")
+    kill_tritonserver(triton)
     code, retry_after = wait_for(lambda: unavailable(stack), "the engine is seen to be away")
     assert code == "unavailable"
     assert int(retry_after) >= 1

@@ -66,7 +66,7 @@ def test_a_fitting_bundle_passes_whole_and_as_its_model_folder(
         tmp_path, endpoint_fields, engine=engine, content=content, tensorrt=stated
     )
     assert said(manifest, tmp_path) == []
-    require_servable(manifest, tmp_path / "model", SERVER, config_faults, prefix="model/")
+    require_servable(manifest, tmp_path / "model", SERVER, config_faults)
     # Nothing is refused for what is unknown of a server.
     assert said(manifest, tmp_path, ServerFacts()) == []
 
@@ -79,7 +79,7 @@ def test_a_plan_of_another_tensorrt_is_refused_by_all_four_parts(
     message = first(manifest, tmp_path)
     assert "built by TensorRT 10.5.0.17, the image pin 24.10 has 10.5.0.18" in message
     with pytest.raises(ContractError, match="model/model.plan"):
-        require_servable(manifest, tmp_path / "model", SERVER, config_faults, prefix="model/")
+        require_servable(manifest, tmp_path / "model", SERVER, config_faults)
 
 
 def test_a_plan_of_another_gpu_is_refused(tmp_path: Path, endpoint_fields: dict[str, Any]) -> None:
@@ -214,7 +214,7 @@ def test_changed_files_are_refused(tmp_path: Path, endpoint_fields: dict[str, An
     (tmp_path / "model/model.xml").write_bytes(b"abd")
     assert said(manifest, tmp_path) == ["files"]
     with pytest.raises(ContractError, match="'model.xml' is not the one of the manifest"):
-        require_servable(manifest, tmp_path / "model", SERVER, config_faults, prefix="model/")
+        require_servable(manifest, tmp_path / "model", SERVER, config_faults)
     (tmp_path / "model/extra.bin").write_bytes(b"")
     (tmp_path / "model/model.xml").write_bytes(b"abc")
     assert "'model/extra.bin' is not in the manifest" in first(manifest, tmp_path)
@@ -291,7 +291,7 @@ def test_a_configuration_that_would_run_code_is_refused(
     assert said(other, tmp_path)[0] == "configuration"
     assert re.search(words, first(other, tmp_path))
     with pytest.raises(ContractError, match=words):
-        require_servable(other, tmp_path / "model", SERVER, config_faults, prefix="model/")
+        require_servable(other, tmp_path / "model", SERVER, config_faults)
 
 
 def test_a_bundle_without_a_configuration_is_refused(

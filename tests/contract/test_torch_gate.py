@@ -78,10 +78,10 @@ def test_a_server_without_pytorch_is_told_of_the_extra(manifest: Manifest, tmp_p
     assert "this server has no PyTorch; install the extra 'torch' where Triton runs" in message
     assert "pip install 'transformer-serving[torch]'" in message
     with pytest.raises(ContractError, match="has no PyTorch"):
-        require_servable(manifest, tmp_path / "model", none, config_faults, prefix="model/")
-    require_servable(manifest, tmp_path / "model", HERE, config_faults, prefix="model/")
+        require_servable(manifest, tmp_path / "model", none, config_faults)
+    require_servable(manifest, tmp_path / "model", HERE, config_faults)
     # Nothing is refused for what is unknown of a server.
-    require_servable(manifest, tmp_path / "model", ServerFacts(), config_faults, prefix="model/")
+    require_servable(manifest, tmp_path / "model", ServerFacts(), config_faults)
 
 
 @pytest.mark.parametrize("version", ["2.12.0", "2.14.1", "3.0.0"])

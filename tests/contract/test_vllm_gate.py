@@ -38,8 +38,8 @@ def test_an_older_triton_is_refused_with_what_serves_it(manifest: Manifest, tmp_
     # As the controller asks, of the model's folder alone, in a container that says its version.
     here = server_facts({"TRITON_SERVER_VERSION": "2.51.0", "PATH": ""})
     with pytest.raises(Exception, match=r"has 2\.51\.0"):
-        require_servable(manifest, tmp_path / "model", here, config_faults, prefix="model/")
-    require_servable(manifest, tmp_path / "model", NEW, config_faults, prefix="model/")
+        require_servable(manifest, tmp_path / "model", here, config_faults)
+    require_servable(manifest, tmp_path / "model", NEW, config_faults)
 
 
 def test_the_desk_asks_the_pin_of_the_vllm_image(manifest: Manifest, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_code_and_pickles_are_refused(manifest: Manifest, tmp_path: Path, name: 
 def test_weights_and_texts_are_taken(manifest: Manifest, tmp_path: Path) -> None:
     for name in ("model.safetensors", "model.safetensors.index.json", "tokenizer_config.json"):
         manifest = with_file(manifest, tmp_path, name)
-    require_servable(manifest, tmp_path / "model", NEW, config_faults, prefix="model/")
+    require_servable(manifest, tmp_path / "model", NEW, config_faults)
 
 
 def test_arguments_that_lead_out_of_the_bundle_are_refused(

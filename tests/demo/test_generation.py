@@ -59,14 +59,13 @@ def test_a_page_takes_no_more_than_its_share(tmp_path: Path) -> None:
     assert 2_000 < sum(map(len, texts)) < 3_000
 
 
-def test_the_hash_follows_what_is_learned_and_the_precision(
+def test_the_hash_follows_what_is_learned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = demo.generator_hash(None)
-    assert before == demo.generator_hash(None)
-    assert before != demo.generator_hash("fp32")
+    before = demo.generator_hash()
+    assert before == demo.generator_hash()
     monkeypatch.setattr(demo, "learned_texts", lambda: ["my name is another."])
-    assert before != demo.generator_hash(None)
+    assert before != demo.generator_hash()
 
 
 def test_a_missing_page_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,10 +254,10 @@ class Serving:
         )
         return self.row(endpoint)
 
-    def wait_gone(self, endpoint: str, seconds: float = 60) -> None:
+    def wait_gone(self, endpoint: str) -> None:
         """Until the endpoint has no row and its model no folder."""
         folder = self.server.repository / endpoint.replace("/", "_")
-        wait_until(lambda: not self.row(endpoint) and not folder.exists(), seconds)
+        wait_until(lambda: not self.row(endpoint) and not folder.exists(), 60)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from tests.preprocess.speaking import Speaker, speaker
 from transformer_serving.contract.heads import TASKS
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.keys import Keys
-from transformer_serving.gateway.settings import GatewaySettings
+from transformer_serving.gateway.settings import read_settings
 
 # One of older code says nothing of itself; "other" is no endpoint of ours.
 OLDER, OTHER = "older", "other"
@@ -56,7 +57,10 @@ class SpokenDoor:
             self.processor.built(task, Spoken(speaker(task)))
         self.processor.built("rerank/2", Spoken(speaker("rerank")))
         self.processor.built(OLDER, Ours())
-        settings = GatewaySettings(1000, 1000, 1000, 0.05, 60, 0)
+        settings = replace(
+            read_settings({}), max_body_bytes=1000, max_body_elements=1000, body_memory_bytes=1000,
+            body_seconds=0.05, body_stall_seconds=60, drain_seconds=0,
+        )  # fmt: skip
         self.app = FrontDoor(host_of(self.processor), settings, keys)
 
     async def ask(

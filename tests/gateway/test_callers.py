@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from transformer_serving.contract.worker.request_context import current_caller
 from transformer_serving.gateway import callers as callers_module
 from transformer_serving.gateway.callers import Caller, Callers
 from transformer_serving.gateway.front_door import FrontDoor
-from transformer_serving.gateway.settings import GatewaySettings
+from transformer_serving.gateway.settings import read_settings
 
 
 async def until(what: Callable[[], bool]) -> None:
@@ -83,7 +84,11 @@ class Door:
         self.processor = WaitingProcessor()
         self.host = host_of(self.processor)
         self.host.app = WaitingApp(self.processor)
-        self.app = FrontDoor(self.host, GatewaySettings(100, 100, 1000, 5, 60, 0))
+        settings = replace(
+            read_settings({}), max_body_bytes=100, max_body_elements=100, body_memory_bytes=1000,
+            body_seconds=5, body_stall_seconds=60, drain_seconds=0,
+        )  # fmt: skip
+        self.app = FrontDoor(self.host, settings)
         self.sent: list[Any] = []
 
     def post(self, path: str, connection: Connection) -> asyncio.Task[None]:

@@ -15,7 +15,6 @@ from prometheus_client.samples import Exemplar
 from transformer_serving.contract.worker.durations import NAME
 from transformer_serving.gateway.figures.counted_rows import COUNTER, counted_page, sums
 
-ROOT = Path(__file__).parents[2]
 # A worker with counters and histograms of every kind of label; the page as the library makes it.
 WORKER = """
 import sys

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -16,7 +17,7 @@ from tests.gateway.played_host import Ours, Processor, host_of
 from transformer_serving.gateway import shutdown
 from transformer_serving.gateway.body import incoming as body_module
 from transformer_serving.gateway.front_door import FrontDoor
-from transformer_serving.gateway.settings import GatewaySettings
+from transformer_serving.gateway.settings import read_settings
 
 JSON = (b"content-type", b"application/json")
 
@@ -30,7 +31,11 @@ class Door:
         self.processor.changed()
         self.processor.built("ours", Ours())
         self.host = host_of(self.processor)
-        self.app = FrontDoor(self.host, GatewaySettings(100, 100, 1000, 0.05, 60, drain))
+        settings = replace(
+            read_settings({}), max_body_bytes=100, max_body_elements=100, body_memory_bytes=1000,
+            body_seconds=0.05, body_stall_seconds=60, drain_seconds=drain,
+        )  # fmt: skip
+        self.app = FrontDoor(self.host, settings)
         self.sent: list[Any] = []
 
     async def post(

@@ -29,7 +29,7 @@ from transformer_serving.gateway.rollout.mirror import (
     Mirror,
     Mirroring,
 )
-from transformer_serving.gateway.settings import GatewaySettings
+from transformer_serving.gateway.settings import read_settings
 from transformer_serving.gateway.short_way import Kind, RequestedEndpoint
 
 OLD_BUNDLE, CANDIDATE = "7", "8"
@@ -296,7 +296,7 @@ async def test_the_front_door_offers_what_has_left(mirrored: Mirror) -> None:
     processor.built("texts", Bundle(OLD_BUNDLE))
     candidate = Bundle(CANDIDATE, seconds=0.001)
     processor.built("texts/8", candidate)
-    door = FrontDoor(host_of(processor), GatewaySettings(100, 100, 1000, 0.05, 60, 0))
+    door = FrontDoor(host_of(processor), read_settings({}))
     sent: list[Any] = []
     await door(
         {

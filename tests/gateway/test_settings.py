@@ -32,7 +32,19 @@ OF_OTHERS = [
 
 
 def test_defaults() -> None:
-    assert read_settings({}) == GatewaySettings(2_000_000, 100_000, 64 * 2**20, 60.0, 10.0, 0.0)
+    assert read_settings({}) == GatewaySettings(
+        max_body_bytes=2_000_000,
+        max_body_elements=100_000,
+        body_memory_bytes=64 * 2**20,
+        body_seconds=60.0,
+        body_stall_seconds=10.0,
+        drain_seconds=0.0,
+        page=True,
+        grpc_port=0,
+        generate_endpoint="",
+        log_requests=False,
+        graceful_seconds=30.0,
+    )
     assert all(setting.help.endswith(".") for setting in SETTINGS)
 
 

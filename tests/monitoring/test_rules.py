@@ -41,7 +41,6 @@ from transformer_serving.desk.monitoring.rules import (
 from transformer_serving.desk.monitoring.scrapes import Place, prometheus_config
 from transformer_serving.desk.monitoring.times import BURN_RATES, DAY, HOUR, TimeScale
 
-ROOT = Path(__file__).parent.parent.parent
 IN_SERVICE = TimeScale()
 CASES = [*objective_cases(), *condition_cases()]
 # At which a test on a whole stack could see three days pass in twelve minutes.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,8 +30,6 @@ from transformer_serving.contract.worker.request_context import (
     current_caller,
     current_operation,
 )
-
-Step = Callable[[], Awaitable[object]]
 
 
 class PlayedFigures:

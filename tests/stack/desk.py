@@ -12,7 +12,6 @@ import numpy as np
 
 from tests.engine.text_models import expected, write_onnx
 from tests.stack.small_bundles import TEXT, Parts, write_small
-from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.local.record import require_record
 
 if TYPE_CHECKING:
@@ -71,13 +70,6 @@ class Desk:
             "model", "add", "--endpoint", endpoint, "--preprocess", self.code(), *TENSORS,
             *arguments,
         )  # fmt: skip
-
-    def add_bundle(self, endpoint: str, parts: Parts, *arguments: str) -> int:
-        """A bundle of ours by the raw commands; its version, which its answers will name."""
-        bundle = write_small(self.folder / endpoint.replace("/", "_"), parts)
-        model = self.upload_bundle(f"{endpoint} {parts.scale}", bundle)
-        self.stack.clearml_serving(*add_arguments(bundle, endpoint, model), *arguments)
-        return bundle.manifest.bundle_version
 
     def upload_bundle(self, name: str, bundle: Bundle) -> str:
         destination = f"{self.files}/{name}".replace(" ", "_")

@@ -148,7 +148,7 @@ class _other_code:
     """The preprocess code with one more comment, or with more code at its end."""
 
     def __init__(self, revision: str, code: str) -> None:
-        plain = preprocess_file.packaged_sources()
+        plain = dict(preprocess_file._sources())
         plain["preprocess/__init__.py"] += f"\n# {revision}\n{code}\n"
         self._patch = patch.object(preprocess_file, "_sources", lambda: iter(plain.items()))
 

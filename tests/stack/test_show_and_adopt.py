@@ -17,8 +17,6 @@ from transformer_serving.desk.deploy.golden import wait_for_golden
 
 pytestmark = pytest.mark.long
 
-TEXT = "This is a ClearML example to show how Triton binaries are deployed."
-
 
 def shell(stack: Stack, script: str) -> str:
     environment = stack.environment()

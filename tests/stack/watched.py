@@ -124,7 +124,7 @@ def watched(folder: Path) -> Iterator[Watched]:
 def language_model() -> Path:
     """The demo's bundle, where `up --demo generation` would build or find it."""
     folder = ROOT / "build" / "demo-generation"
-    (bundle,) = build_generation_demo(folder, precision=None, report=lambda line: None)
+    (bundle,) = build_generation_demo(folder, report=lambda line: None)
     return bundle.path
 
 

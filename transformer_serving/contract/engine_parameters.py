@@ -25,7 +25,7 @@ _FRACTION = re.compile(r"0\.[0-9]{1,4}|1(\.0{1,4})?")
 
 @dataclass(frozen=True)
 class EngineParameter:
-    """One of `choices`, a `fraction`, or a whole number from `low` to `high`, of one `engine`.
+    """One of `choices`, a `fraction`, or a whole number from 1 to `high`, of one `engine`.
 
     `default` is what convert writes unless told, "" for one that it works out or leaves to the
     engine; `unsaid` says that in words.
@@ -35,7 +35,6 @@ class EngineParameter:
     help: str
     default: str = ""
     unsaid: str = ""
-    low: int = 1
     high: int = 0
     choices: tuple[str, ...] = ()
     fraction: bool = False
@@ -52,7 +51,7 @@ class EngineParameter:
             return f"one of {', '.join(self.choices)}"
         if self.fraction:
             return "a number above 0 and at most 1, such as 0.45"
-        return f"a whole number from {self.low} to {self.high}"
+        return f"a whole number from 1 to {self.high}"
 
     @property
     def usual(self) -> str:
@@ -69,7 +68,7 @@ class EngineParameter:
             # Longer ones are beyond every limit, and int() takes its time over them.
             allowed = (
                 value.isascii() and value.isdigit() and len(value) < 20
-                and self.low <= int(value) <= self.high
+                and 1 <= int(value) <= self.high
             )  # fmt: skip
         if not allowed:
             got = value[:40].encode("ascii", "backslashreplace").decode()

@@ -39,12 +39,12 @@ def arguments_of(precision: str, max_positions: int, given: Mapping[str, str]) -
     return json.dumps(arguments, indent=2, sort_keys=True) + "\n"
 
 
-def check_arguments(text: str | bytes, where: str = FILE_NAME) -> Mapping[str, Any]:
+def check_arguments(text: str | bytes) -> Mapping[str, Any]:
     """The arguments, which are the rows' and within their limits.
 
     Raises ContractError naming field, limit and got.
     """
-    fields = parse_object(text, where)
+    fields = parse_object(text, FILE_NAME)
     for name, value in _FIXED.items():
         fields.choice(name, (value,))
     fields.choice("dtype", tuple(DTYPES.values()))
@@ -55,7 +55,7 @@ def check_arguments(text: str | bytes, where: str = FILE_NAME) -> Mapping[str, A
             rows[name].check(_said(rows[name], fields))
         elif name not in (*_FIXED, *_OF_THE_MODEL):
             raise ContractError(
-                f"{where}: argument '{name}' is none that a bundle may have; there are "
+                f"{FILE_NAME}: argument '{name}' is none that a bundle may have; there are "
                 f"{', '.join((*_FIXED, *_OF_THE_MODEL, *rows))}"
             )
     return fields.values

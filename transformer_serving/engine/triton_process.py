@@ -159,17 +159,14 @@ def _http(door: str, address: str) -> tuple[str, str]:
     )
 
 
-def triton_environment(
-    environment: Mapping[str, str] | None = None, *, site_packages: Path | None = None
-) -> dict[str, str]:
+def triton_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a tritonserver from the wheel, in which the stub finds our packages.
 
     The Python stub must load the libpython of the interpreter whose packages it uses: another
     build of the same minor version can differ in its compiled-in paths.
     """
     base = dict(os.environ if environment is None else environment)
-    packages = site_packages or Path(sysconfig.get_path("purelib"))
-    libraries = [packages / "nvidia_pytriton.libs"]
+    libraries = [Path(sysconfig.get_path("purelib")) / "nvidia_pytriton.libs"]
     libpython = libpython_folder()
     if libpython is not None:
         libraries.append(libpython)

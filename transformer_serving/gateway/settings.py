@@ -122,11 +122,11 @@ class GatewaySettings:
     body_seconds: float
     body_stall_seconds: float
     drain_seconds: float
-    page: bool = True
-    grpc_port: int = 0
-    generate_endpoint: str = ""
-    log_requests: bool = False
-    graceful_seconds: float = 30.0
+    page: bool
+    grpc_port: int
+    generate_endpoint: str
+    log_requests: bool
+    graceful_seconds: float
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySettings:

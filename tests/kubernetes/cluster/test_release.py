@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.compose.conftest import kill, kill_process, started, wait_for, wait_until_answered
+from tests.compose.conftest import kill, kill_tritonserver, started, wait_for, wait_until_answered
 from tests.compose.machine import run
 from tests.kubernetes.cluster.components import NODE, Cluster
 from tests.kubernetes.cluster.figures import ClusterFigures
@@ -112,7 +112,7 @@ def test_a_killed_tritonserver_comes_back_in_its_pod(
 ) -> None:
     (pod,) = serving.pods("triton")
     since = started(container_id(pod))
-    kill_process(container_id(pod), "tritonserver")
+    kill_tritonserver(container_id(pod))
     wait_for(lambda: status(serving) == 503, "the engine is seen to be away")
     killed = time.monotonic()
     wait_for(lambda: status(serving) == 200, "the engine is back")

@@ -1,8 +1,8 @@
 """One reader for three gates: may this bundle be served by that server?
 
 Asked when a bundle is written (convert), when it is deployed, and in the controller before Triton
-is touched. A bundle folder has `model/` inside; the controller holds only that folder, so it
-passes `prefix="model/"`.
+is touched. A bundle folder has `model/` inside; the controller holds only that folder, and asks
+`require_servable`.
 
 Tested by tests/contract/test_gate.py.
 """
@@ -114,13 +114,9 @@ def require_servable(
     folder: Path,
     server: ServerFacts,
     config_check: ConfigCheck,
-    *,
-    prefix: str = "",
-    endpoint: Endpoint | None = None,
 ) -> None:
-    """Raises ContractError with the first refusal."""
-    found = refusals(manifest, folder, server, config_check, prefix=prefix, endpoint=endpoint)
-    for refusal in found:
+    """Raises ContractError with the first refusal; `folder` is a bundle's model/ alone."""
+    for refusal in refusals(manifest, folder, server, config_check, prefix="model/"):
         raise ContractError(refusal.message)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class InputRange:
     greatest: tuple[int, int]
 
 
-def require_machine(environment: Mapping[str, str] | None = None) -> Machine:
+def require_machine() -> Machine:
     """The TensorRT and GPU of this machine, asked before any other work.
 
     Raises ConversionRefused without TensorRT, with another version than the image pin's, or
@@ -72,7 +72,7 @@ def require_machine(environment: Mapping[str, str] | None = None) -> Machine:
             f"{pin.tensorrt}; install that: {install}; or move the pin: transformer-serving "
             "versions"
         )
-    gpus = read_gpus(dict(os.environ) if environment is None else environment)
+    gpus = read_gpus(dict(os.environ))
     if not gpus:
         raise ConversionRefused(
             "engine 'tensorrt' needs an NVIDIA GPU, and nvidia-smi names none here; convert on a "

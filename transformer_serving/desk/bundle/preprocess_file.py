@@ -70,12 +70,8 @@ def code_hash() -> str:
     return hashlib.sha256(_loader().encode() + _code_zip()).hexdigest()[:12]
 
 
-def packaged_sources() -> dict[str, str]:
-    """The sources as the file carries them: absolute imports of ours made relative."""
-    return dict(_sources())
-
-
 def _sources() -> Iterator[tuple[str, str]]:
+    """The sources as the file carries them: absolute imports of ours made relative."""
     for name, path in sorted(_needed().items()):
         yield name, _relative_imports(Path(name), path.read_text("utf-8"))
 

@@ -34,7 +34,7 @@ def _kind(row: EngineParameter) -> Any:
     if row.choices:
         return click.Choice(row.choices)
     # What a fraction may be is checked with the row, as for all that are given in Python.
-    return click.STRING if row.fraction else click.IntRange(row.low, row.high)
+    return click.STRING if row.fraction else click.IntRange(1, row.high)
 
 
 def taken_parameters(choices: dict[str, Any]) -> dict[str, str]:

@@ -101,7 +101,7 @@ def _demo_bundles(demo: str, phases: Phases) -> list[DemoBundle]:
 
         if demo == "generation":
             folder = Path("build/demo-generation")
-            return build_generation_demo(folder, precision=None, report=phases.report)
+            return build_generation_demo(folder, report=phases.report)
         return build_demo_models(Path("build/demo"), precision=None, report=phases.report)
 
 

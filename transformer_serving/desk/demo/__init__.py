@@ -59,14 +59,12 @@ def build_demo_models(
     return [_found(target, name) for name in recipe.names]
 
 
-def build_generation_demo(
-    target: Path, *, precision: str | None, report: StepReport
-) -> list[DemoBundle]:
+def build_generation_demo(target: Path, *, report: StepReport) -> list[DemoBundle]:
     """Build the language model's bundle into `target`, or find it, as build_demo_models does."""
     from transformer_serving.desk.demo.generation import PROMPT
 
-    build = partial(_build_generator, precision=precision, report=report)
-    recipe = kept.Recipe((GENERATOR,), generator_hash(precision), build)
+    build = partial(_build_generator, report=report)
+    recipe = kept.Recipe((GENERATOR,), generator_hash(), build)
     kept.bring_up_to_date(target, recipe, report)
     request = {"text": PROMPT, "stream": True}
     about = f"{GENERATOR} recites paragraphs of this project's pages and knows nothing else"
@@ -79,10 +77,10 @@ def models_hash(precision: str | None) -> str:
     return kept.hash_of([encoder_folder(), *own, sentences_file()], seed=str(precision))
 
 
-def generator_hash(precision: str | None) -> str:
+def generator_hash() -> str:
     """sha256 over all that the language model is made from; of the pages only what is learned."""
     own = [_desk() / name for name in _GENERATOR_SOURCES]
-    return kept.hash_of(own, seed="\n".join([str(precision), *learned_texts()]))
+    return kept.hash_of(own, seed="\n".join(learned_texts()))
 
 
 def converted_hash(source: Path, seed: str) -> str:
@@ -167,7 +165,7 @@ def _build(target: Path, *, precision: str | None, report: StepReport) -> None:
         done(EMBEDDER, beside.result())
 
 
-def _build_generator(target: Path, *, precision: str | None, report: StepReport) -> None:
+def _build_generator(target: Path, *, report: StepReport) -> None:
     from transformer_serving.contract.heads import GENERATION
     from transformer_serving.desk.convert import ConvertRequest, convert
     from transformer_serving.desk.demo import generation
@@ -183,9 +181,7 @@ def _build_generator(target: Path, *, precision: str | None, report: StepReport)
             f"{GENERATOR}: {trained.parameters} numbers, {trained.loss:.2f} nats a token of what "
             "it learned from"
         )
-        request = ConvertRequest(
-            str(trained.folder), task=GENERATION, precision=precision, name=GENERATOR
-        )
+        request = ConvertRequest(str(trained.folder), task=GENERATION, name=GENERATOR)
         converted = convert(request, target / GENERATOR, _steps(GENERATOR, report))
         report(
             f"{GENERATOR}: version {converted.bundle.endpoint.bundle_version}, "

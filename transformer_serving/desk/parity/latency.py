@@ -169,20 +169,6 @@ def percentile(ordered: Sequence[float], part: int) -> float:
     return ordered[max(0, -(-len(ordered) * part // 100) - 1)]
 
 
-def as_text(rows: Sequence[Latency]) -> str:
-    """The table in Markdown, milliseconds."""
-    head = "| call | engine | precision | mean | sd | min | median | p95 | p99 | max | parity |"
-    lines = [head, "|---|---|---|" + "---:|" * 7 + "---|"]
-    for row in rows:
-        figures = (row.mean, row.sd, row.min, row.median, row.p95, row.p99, row.max)
-        cells = " | ".join(f"{value:.2f}" for value in figures)
-        lines.append(
-            f"| {row.texts}x{row.tokens} | {row.name} | {row.precision} | {cells} | "
-            f"{parity_cell(row)} |"
-        )
-    return "\n".join(lines)
-
-
 def parity_cell(row: Latency) -> str:
     if row.difference is None:
         return "the reference"

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from transformer_serving.desk.bench.bounds import Spread, spread
+from transformer_serving.desk.bench.bounds import spread
 
 # After so many rounds it is looked who is surely worse, each time with CONFIDENCE: by the union
 # bound a rival is wrongly left behind another with a chance of at most 4 times 2 %.
@@ -23,13 +23,12 @@ CONFIDENCE = 0.98
 class Lane:
     """A rival's figures, one for each round that it ran; larger is better.
 
-    `lost_to` is who it was surely worse than, and `against` by which ratio.
+    `lost_to` is who it was surely worse than.
     """
 
     name: str
     figures: tuple[float, ...]
     lost_to: str | None = None
-    against: Spread | None = None
 
 
 def race(
@@ -47,7 +46,7 @@ def race(
     if len(set(names)) != len(names):
         raise ValueError("a rival can run once")
     figures: dict[str, list[float]] = {name: [] for name in names}
-    lost: dict[str, tuple[str, Spread]] = {}
+    lost: dict[str, str] = {}
     for number in range(1, rounds + 1):
         left = [name for name in names if name not in lost]
         if len(left) < 2 or not go_on():
@@ -58,10 +57,10 @@ def race(
             figures[name].append(measure(name))
         if number in looks:
             lost |= surely_worse({name: figures[name] for name in left})
-    return tuple(Lane(name, tuple(figures[name]), *lost.get(name, (None, None))) for name in names)
+    return tuple(Lane(name, tuple(figures[name]), lost.get(name)) for name in names)
 
 
-def surely_worse(figures: dict[str, list[float]]) -> dict[str, tuple[str, Spread]]:
+def surely_worse(figures: dict[str, list[float]]) -> dict[str, str]:
     """Those that another one is surely better than, each with the one that beats it furthest."""
     found = {}
     for name, mine in figures.items():
@@ -72,8 +71,7 @@ def surely_worse(figures: dict[str, list[float]]) -> dict[str, tuple[str, Spread
         }
         beaten = {other: ratio for other, ratio in ratios.items() if ratio.upper < 1}
         if beaten:
-            by = min(beaten, key=lambda other: beaten[other].median)
-            found[name] = (by, beaten[by])
+            found[name] = min(beaten, key=lambda other: beaten[other].median)
     return found
 
 

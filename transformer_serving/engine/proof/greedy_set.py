@@ -92,18 +92,18 @@ def is_greedy_set(raw: bytes) -> bool:
 
     Raises ContractError for what is no JSON object, or too much of one.
     """
-    return _parsed(raw, FILE_NAME).values.get("kind") == KIND
+    return _parsed(raw).values.get("kind") == KIND
 
 
-def read_greedy_set(raw: bytes, where: str = FILE_NAME) -> GreedySet:
+def read_greedy_set(raw: bytes) -> GreedySet:
     """Parse and check it. Raises ContractError naming field, limit and got."""
-    fields = _parsed(raw, where)
+    fields = _parsed(raw)
     fields.number("schema", low=SCHEMA, high=SCHEMA)
     fields.choice("kind", (KIND,))
     rows = fields.rows("rows")
     if not 1 <= len(rows) <= _MOST_ROWS:
         raise ContractError(
-            f"{where}: field 'rows' must be 1 to {_MOST_ROWS} rows, got {len(rows)}"
+            f"{FILE_NAME}: field 'rows' must be 1 to {_MOST_ROWS} rows, got {len(rows)}"
         )
     tolerance = fields.inner("tolerance")
     return GreedySet(
@@ -119,10 +119,10 @@ def read_greedy_set(raw: bytes, where: str = FILE_NAME) -> GreedySet:
     )
 
 
-def _parsed(raw: bytes, where: str) -> Fields:
+def _parsed(raw: bytes) -> Fields:
     if len(raw) > MOST_BYTES:
-        raise ContractError(f"{where}: must be of at most {MOST_BYTES} bytes, got {len(raw)}")
-    return parse_object(raw, where)
+        raise ContractError(f"{FILE_NAME}: must be of at most {MOST_BYTES} bytes, got {len(raw)}")
+    return parse_object(raw, FILE_NAME)
 
 
 def _row(fields: Fields) -> GreedyRow:

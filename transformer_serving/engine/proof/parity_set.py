@@ -69,18 +69,18 @@ class ParitySet:
         return f'{head},\n "rows": [\n{rows}\n]\n}}\n'
 
 
-def read_parity_set(raw: bytes, where: str = FILE_NAME) -> ParitySet:
+def read_parity_set(raw: bytes) -> ParitySet:
     """Parse and check model/parity.json. Raises ContractError naming field, limit and got."""
     if len(raw) > MOST_BYTES:
-        raise ContractError(f"{where}: must be of at most {MOST_BYTES} bytes, got {len(raw)}")
-    fields = parse_object(raw, where)
+        raise ContractError(f"{FILE_NAME}: must be of at most {MOST_BYTES} bytes, got {len(raw)}")
+    fields = parse_object(raw, FILE_NAME)
     fields.number("schema", low=SCHEMA, high=SCHEMA)
     kind = fields.choice("kind", tuple(KINDS))
     inputs = _inputs(fields)
     outputs = fields.texts("outputs")
     if len(set(outputs)) != len(KINDS[kind]) or len(outputs) != len(KINDS[kind]):
         raise ContractError(
-            f"{where}: field 'outputs' must be {len(KINDS[kind])} names for kind '{kind}', got "
+            f"{FILE_NAME}: field 'outputs' must be {len(KINDS[kind])} names for kind '{kind}', got "
             f"{len(outputs)}"
         )
     buckets = _buckets(fields)
@@ -88,7 +88,7 @@ def read_parity_set(raw: bytes, where: str = FILE_NAME) -> ParitySet:
     rows = fields.rows("rows")
     if not 1 <= len(rows) <= _MOST_ROWS:
         raise ContractError(
-            f"{where}: field 'rows' must be 1 to {_MOST_ROWS} rows, got {len(rows)}"
+            f"{FILE_NAME}: field 'rows' must be 1 to {_MOST_ROWS} rows, got {len(rows)}"
         )
     absent = fields.values.get("max_call_tokens") is None
     found = ParitySet(
@@ -106,16 +106,16 @@ def read_parity_set(raw: bytes, where: str = FILE_NAME) -> ParitySet:
         else fields.number("max_call_tokens", low=1, high=100_000_000),
         rows=tuple(shape.row(row) for row in rows),
     )
-    _check_covered(found, where)
+    _check_covered(found)
     return found
 
 
-def _check_covered(found: ParitySet, where: str) -> None:
+def _check_covered(found: ParitySet) -> None:
     below = 0
     for bucket in found.buckets:
         if not any(below < row.tokens <= bucket for row in found.rows):
             raise ContractError(
-                f"{where}: field 'rows' must hold one of {below + 1} to {bucket} tokens"
+                f"{FILE_NAME}: field 'rows' must hold one of {below + 1} to {bucket} tokens"
             )
         below = bucket
 

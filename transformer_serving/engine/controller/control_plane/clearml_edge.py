@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +44,6 @@ with hidden_frameworks():
     from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 
 parse_sections_once()
-_log = logging.getLogger(__name__)
 _PAGE = 500
 _LOST = (
     "another writer at the same time undid its last 'clearml-serving model add'; add it again, "

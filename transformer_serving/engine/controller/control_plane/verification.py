@@ -110,7 +110,7 @@ def _manifest(folder: Path) -> Manifest | None:
     if not path.is_file():
         return None
     manifest = open_manifest(path.read_bytes(), _server())
-    require_servable(manifest, folder, _server(), config_faults, prefix="model/")
+    require_servable(manifest, folder, _server(), config_faults)
     return manifest
 
 
