@@ -40,7 +40,8 @@ def reference_answers(
     source: ModelSource, endpoint: Endpoint, bodies: Sequence[dict[str, Any]]
 ) -> list[Any]:
     """The answer to each body, in the shape that a caller of the endpoint gets; of
-    question-answering a list, the answer first and behind it those that come after it."""
+    question-answering a list, the answer first and behind it those that come after it, and of
+    token-classification each token with the `scores` of all labels."""
     with quiet():
         ask = _REFERENCES[source.task][1](source, endpoint)
         return [ask(body) for body in bodies]
@@ -101,7 +102,25 @@ def _classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
 
 def _token_classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
     pipe = _pipeline("token-classification", source, endpoint)
-    return lambda body: pipe(body["text"])
+
+    def ask(body: dict[str, Any]) -> Any:
+        rows = pipe(body["text"], **body.get("parameters", {}))
+        scores = _scores_of_tokens(pipe, body["text"])
+        # Of a group of tokens there is no place among them.
+        return [{**row, "scores": scores[row["index"]]} if "index" in row else row for row in rows]
+
+    return ask
+
+
+def _scores_of_tokens(pipe: Any, text: str) -> list[dict[str, float]]:
+    """Of each token, special ones included, the score of every label; the pipeline has the best."""
+    import torch
+
+    encoded = pipe.tokenizer(text, truncation=True, return_tensors="pt")
+    with torch.inference_mode():
+        scores = pipe.model(**encoded).logits[0].softmax(dim=-1)
+    labels = pipe.model.config.id2label
+    return [{labels[at]: score for at, score in enumerate(row)} for row in scores.tolist()]
 
 
 def _question_answerer(source: ModelSource, endpoint: Endpoint) -> Ask:
