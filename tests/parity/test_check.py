@@ -128,6 +128,17 @@ def test_swapped_token_types_are_refused(model: Model) -> None:
         refuse_when_over(model.report(endpoint=replace(endpoint, inputs=swapped)))
 
 
+def test_special_tokens_taken_for_words_are_refused(model: Model) -> None:
+    endpoint = model.case.endpoint
+    assert any(
+        all(name in body["text"] for name in ("[CLS]", "[SEP]", "[MASK]"))
+        for body in model.case.bodies
+    )
+    split = replace(endpoint.tokens, split_special_tokens=True)
+    with pytest.raises(ConversionRefused, match="largest difference"):
+        refuse_when_over(model.report(endpoint=replace(endpoint, tokens=split)))
+
+
 def test_labels_in_another_order_are_refused(model: Model) -> None:
     endpoint = model.case.endpoint
     assert endpoint.classification is not None

@@ -160,6 +160,7 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile) -> Tokens:
         unk_id=tokenizer.unk_id,
         cls_id=tokenizer.cls_id,
         question_first=tokenizer.padding_side == "right",
+        split_special_tokens=tokenizer.split_special_tokens,
     )
 
 
