@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,38 @@ def test_requests_cover_every_length_class_and_one_that_is_cut(model: Model) -> 
     assert longest in lengths
     assert len(set(lengths)) > 12
     assert any("text_pair" in body for body in model.case.bodies)
+
+
+_INFERENCE = ("entailment", "neutral", "contradiction")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"id2label": {at: f"LABEL_{at}" for at in range(3)},
+         "label2id": {label: at for at, label in enumerate(_INFERENCE)}},
+        {"id2label": dict(enumerate(_INFERENCE)), "label2id": None},
+    ],
+    ids=["other names", "no label2id"],
+)  # fmt: skip
+def test_zero_shot_asks_the_column_that_the_pipeline_asks(
+    written: dict[str, Any], model: Model, tmp_path: Path
+) -> None:
+    folder, task = tmp_path / "model", "zero-shot-classification"
+    shutil.copytree(model.folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **written}))
+    source = open_source(str(folder), task=task)
+    endpoint = replace(model.case.endpoint, task=task, classification=source.classification)
+    # Words that the tokenizer knows: of others every score is the same.
+    body = {"text": "the train left early", "candidate_labels": ["snow", "piano", "ships"]}
+    [wanted] = reference_answers(source, endpoint, [body])
+    call = open_engine(EngineFiles("onnxruntime", "fp32", (model.graph,)))
+    got = LocalEndpoint(endpoint, model.case.tokenizer_json, call).answer(body)
+    far = distance(task, wanted, got, 1e-4)
+    assert far.difference < 1e-4
+    assert far.agreement == 1.0
+    assert max(wanted["scores"]) - min(wanted["scores"]) > 0.01
 
 
 def spoken(text: str, score: float, start: int = 0) -> dict[str, Any]:

@@ -149,10 +149,19 @@ def test_problem_type_and_activation(
 def test_zero_shot_finds_the_column_of_entailment(
     classifier: Path, labels: list[str], column: int
 ) -> None:
-    change(classifier / "config.json", id2label=dict(enumerate(labels)))
-    found = open_source(str(classifier), task="zero-shot-classification").classification
-    assert found is not None
-    assert found.entailment == column
+    for columns in (None, {label: at for at, label in enumerate(labels)}):
+        change(classifier / "config.json", id2label=dict(enumerate(labels)), label2id=columns)
+        found = open_source(str(classifier), task="zero-shot-classification").classification
+        assert found is not None
+        assert found.entailment == column
+
+
+@pytest.mark.parametrize("column", [3, -1, "0", None])
+def test_a_column_of_entailment_that_is_none_is_refused(classifier: Path, column: Any) -> None:
+    change(classifier / "config.json", label2id={"entailment": column})
+    assert open_source(str(classifier)).classification is not None
+    with pytest.raises(ConversionRefused, match="label2id must give .* a column from 0 to 2"):
+        open_source(str(classifier), task="zero-shot-classification")
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,8 @@ def _is_classifier(own: OwnEngine, columns: int) -> bool:
 def _classification(own: OwnEngine, columns: int) -> Classification:
     config = read_json(own.tokenizer / "config.json") or {}
     if own.labels:
-        config = {**config, "id2label": dict(enumerate(own.labels))}
+        # Whatever its label2id says is of other names.
+        config = {**config, "id2label": dict(enumerate(own.labels)), "label2id": None}
     if not config.get("id2label"):
         raise ConversionRefused(
             f"the engine has {columns} columns without names; give --labels, separated by commas"

@@ -17,6 +17,7 @@ from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.desk.export.onnx import quiet
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.shapes import unpadded
+from transformer_serving.desk.source.labels import columns_of
 from transformer_serving.desk.source.model import ModelSource
 from transformer_serving.desk.source.tokenizer import load_tokenizer
 
@@ -71,7 +72,7 @@ def reference_rows(
         ]
 
 
-def _pipeline(task: str, source: ModelSource, endpoint: Endpoint) -> Any:
+def _pipeline(task: str, source: ModelSource, endpoint: Endpoint, model: Any = None) -> Any:
     import torch
     from transformers import pipeline
 
@@ -80,7 +81,7 @@ def _pipeline(task: str, source: ModelSource, endpoint: Endpoint) -> Any:
     tokenizer.model_max_length = endpoint.tokens.max_length
     return pipeline(
         task,  # type: ignore[call-overload]
-        model=str(source.folder),
+        model=model or str(source.folder),
         tokenizer=tokenizer,
         device="cpu",
         dtype=torch.float32,
@@ -148,7 +149,17 @@ def _mask_filler(source: ModelSource, endpoint: Endpoint) -> Ask:
 
 
 def _zero_shot_classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
-    pipe = _pipeline("zero-shot-classification", source, endpoint)
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(
+        str(source.folder), dtype=torch.float32, trust_remote_code=False
+    )
+    assert endpoint.classification is not None
+    # The pipeline looks for entailment there, and fails where a config has id2label alone.
+    columns = columns_of(model.config.to_dict(), endpoint.classification.labels)
+    model.config.label2id = dict(columns)
+    pipe = _pipeline("zero-shot-classification", source, endpoint, model)
     return lambda body: pipe(body["text"], candidate_labels=body["candidate_labels"])
 
 
