@@ -34,6 +34,16 @@ class Encoded(NamedTuple):
     extras: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
+def library_of(tokenizer_json: bytes, tokens: Tokens) -> Any:
+    """The tokenizers library's own object, which neither pads nor cuts."""
+    library = tokenizers.Tokenizer.from_buffer(tokenizer_json)
+    library.no_padding()
+    library.no_truncation()
+    # tokenizer.json does not hold it.
+    library.encode_special_tokens = tokens.split_special_tokens
+    return library
+
+
 class Tokenizer:
     """A tokenizer whose truncation is set once: changing it per call is not thread-safe.
 
@@ -41,8 +51,7 @@ class Tokenizer:
     """
 
     def __init__(self, tokenizer_json: bytes, tokens: Tokens) -> None:
-        self.library = tokenizers.Tokenizer.from_buffer(tokenizer_json)
-        self.library.no_padding()
+        self.library = library_of(tokenizer_json, tokens)
         self.library.enable_truncation(tokens.max_length, direction=tokens.truncation_side)
         self._tokens = tokens
 
@@ -77,9 +86,7 @@ class Tokenizer:
     @cached_property
     def _uncut(self) -> Any:
         """The library's tokenizer without truncation, made when the first such text comes."""
-        uncut = tokenizers.Tokenizer.from_str(self.library.to_str())
-        uncut.no_truncation()
-        return uncut
+        return library_of(self.library.to_str().encode(), self._tokens)
 
     def _length(self, given: Input) -> int:
         """Tokens of a text or pair before it was cut."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from preprocess.tokens import Encoded, TokenTotal
+from preprocess.tokens import Encoded, TokenTotal, library_of
 from transformer_serving.contract.endpoint import Tokens
 from transformer_serving.contract.errors import ServingError
 
@@ -28,9 +28,7 @@ class Windows:
     """
 
     def __init__(self, tokenizer_json: bytes, tokens: Tokens) -> None:
-        self.library = tokenizers.Tokenizer.from_buffer(tokenizer_json)
-        self.library.no_padding()
-        self.library.no_truncation()
+        self.library = library_of(tokenizer_json, tokens)
         self._finish = self.library.post_processor or TemplateProcessing(
             single="$A", pair="$A:0 $B:1", special_tokens=[]
         )

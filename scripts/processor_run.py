@@ -71,7 +71,7 @@ def prepare(folder: Path, max_length: int) -> list[Any]:
     case = prepare_case(source, endpoint)
     # int8 is calibrated as convert does it, by texts of all lengths, however few are asked here.
     whole = replace(endpoint, tokens=tokens_of(source, None, ladder_of(("openvino",))))
-    texts = texts_of(source.tokenizer.content, whole.tokens.max_length)
+    texts = texts_of(source.tokenizer.content, whole.tokens)
     feeds = feeds_of(whole, source.tokenizer.content, parity_bodies(whole, texts))
     prepared = Prepared(endpoint, source.tokenizer, case, feeds)
     (folder / _PREPARED).write_bytes(pickle.dumps(prepared))

@@ -74,7 +74,7 @@ async def test_a_task_is_served_as_transformers_answers_it(
     assert bundle.manifest.engine == "torch"
     source = open_source(str(tmp_path / "model"), task=task)
     tokenizer = (bundle.folder / "tokenizer.json").read_bytes()
-    texts = texts_of(tokenizer, bundle.endpoint.tokens.max_length)
+    texts = texts_of(tokenizer, bundle.endpoint.tokens)
     bodies = parity_bodies(bundle.endpoint, texts)[:ASKED]
     wanted = reference_answers(source, bundle.endpoint, bodies)
     name = f"torch_{task.replace('-', '_')}"

@@ -16,11 +16,17 @@ from tokenizers import Tokenizer
 
 from tests.contract.onnx_files import onnx_bytes
 from tests.contract.plans import Plan, build
+from tests.tiny_models import save_encoder, save_sentence_model
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
+from transformer_serving.desk.export.onnx import export_onnx
 from transformer_serving.desk.own_engine.adoption import tensors_of
 from transformer_serving.desk.own_engine.tensors import EngineTensor
 from transformer_serving.desk.parity.latency import processor
+from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.tokenizer import read_tokenizer
 from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.engine.proof.parity_set import read_parity_set
@@ -265,6 +271,114 @@ def test_a_brought_engines_texts_are_lowercased_and_cut_as_a_converted_ones(
     content = (target / "tokenizer.json").read_bytes()
     assert "train" in Tokenizer.from_buffer(content).encode("Train").tokens
     assert json.loads((target / "endpoint.json").read_text())["tokens"]["truncate"]
+
+
+LONG = "the train left early because of snow and we waited in a small warm room " * 2
+
+
+@pytest.fixture(scope="module")
+def encoder_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder's vectors of tokens as ONNX, as the Hub's onnx/model.onnx has them."""
+    folder = tmp_path_factory.mktemp("encoder")
+    source = open_source(str(save_encoder(folder / "model")), task="feature-extraction")
+    return export_onnx(source, folder / "graph.onnx").path
+
+
+def sentence_folder(folder: Path, *, pooling: str = "cls", dense: int = 0) -> Path:
+    """Of the same encoder; it cuts at 16 tokens, has a default prompt and compares by dot."""
+    save_sentence_model(folder, folder.parent / "bare", pooling=pooling, dense=dense)
+    for name, more in (
+        ("sentence_bert_config.json", {"max_seq_length": 16}),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"query": "good "}, "default_prompt_name": "query",
+             "similarity_fn_name": "dot", "truncate_dim": 24},
+        ),
+    ):  # fmt: skip
+        settings = json.loads((folder / name).read_text())
+        # Where the tokenizer's own limit is written too, it comes first.
+        settings.pop("processor_kwargs", None)
+        (folder / name).write_text(json.dumps({**settings, **more}))
+    return folder
+
+
+def brought(folder: Path, file: Path, target: Path, *more: str) -> Result:
+    return run(
+        "--from", str(file), "--tokenizer", str(folder), "--task", "sentence-embedding",
+        "--text", TEXT, "--output", str(target), *more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("pooling", ["cls", "lasttoken"])
+def test_vectors_of_tokens_become_what_the_sentence_transformers_folder_says(
+    pooling: str, encoder_file: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder, target = sentence_folder(tmp_path / "st", pooling=pooling), tmp_path / "own"
+    done = brought(folder, encoder_file, target)
+    assert done.exit_code == 0, done.output
+    endpoint = open_bundle(target).endpoint
+    model = SentenceTransformer(str(folder), device="cpu")
+    assert endpoint.tokens.max_length == model.max_seq_length == 16
+    assert endpoint.embedding is not None
+    assert endpoint.embedding.similarity == model.similarity_fn_name == "dot"
+    files = EngineFiles("onnxruntime", "fp32", (target / "model" / "model.onnx",))
+    local = LocalEndpoint(endpoint, (target / "tokenizer.json").read_bytes(), open_engine(files))
+    for text in (TEXT, LONG):
+        wanted, got = model.encode(text), local.answer({"text": text})["embedding"]
+        np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+def test_what_is_said_comes_before_the_sentence_transformers_folder(
+    encoder_file: Path, tmp_path: Path
+) -> None:
+    folder, target = sentence_folder(tmp_path / "st"), tmp_path / "own"
+    said = ("--pooling", "max", "--no-normalize", "--max-length", "20")
+    assert brought(folder, encoder_file, target, *said).exit_code == 0
+    endpoint = open_bundle(target).endpoint
+    assert endpoint.embedding is not None
+    assert (endpoint.embedding.pooling, endpoint.embedding.normalize) == ("max", False)
+    assert endpoint.tokens.max_length == 20
+
+
+@pytest.mark.parametrize(
+    ("made_with", "said"),
+    [
+        ({"dense": 16}, "has Pooling, Dense, Normalize behind the encoder"),
+        ({"pooling": "weightedmean"}, "pools by weightedmean, and outside the engine one of cls,"),
+    ],
+    ids=["dense", "pooling"],
+)
+def test_modules_that_nothing_outside_the_engine_computes_are_refused(
+    made_with: dict[str, Any], said: str, encoder_file: Path, tmp_path: Path
+) -> None:
+    folder, target = sentence_folder(tmp_path / "st", **made_with), tmp_path / "own"
+    refused(brought(folder, encoder_file, target), said)
+    assert not target.exists()
+    # An engine that gives the final vectors has computed them already.
+    file = summing_engine(tmp_path / "sums.onnx", 32)
+    assert brought(folder, file, target).exit_code == 0
+    embedding = open_bundle(target).endpoint.embedding
+    assert embedding is not None
+    assert (embedding.pooling, embedding.normalize) == ("engine", False)
+    assert (embedding.default_prompt, embedding.dimensions) == ("query", 24)
+
+
+def test_older_names_of_poolings_and_a_folder_without_modules(
+    encoder_file: Path, tmp_path: Path
+) -> None:
+    folder = sentence_folder(tmp_path / "st")
+    place = folder / "1_Pooling" / "config.json"
+    old = {"word_embedding_dimension": 32, "pooling_mode_lasttoken": True}
+    place.write_text(json.dumps({**old, "pooling_mode_mean_tokens": False}))
+    for wanted in ("lasttoken", "mean"):
+        target = tmp_path / wanted
+        assert brought(folder, encoder_file, target).exit_code == 0
+        embedding = open_bundle(target).endpoint.embedding
+        assert embedding is not None
+        assert (embedding.pooling, embedding.normalize) == (wanted, True)
+        (folder / "modules.json").unlink(missing_ok=True)
 
 
 PLAN_TENSORS = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import numpy_helper
-from transformers import BertForSequenceClassification
+from transformers import BertForSequenceClassification, BertForTokenClassification
 
 from tests.families import save_model
 from tests.tiny_models import (
@@ -28,7 +31,7 @@ from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, t
 from transformer_serving.desk.export.onnx import GraphTensors, export_onnx
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity import check as parity
-from transformer_serving.desk.parity.bodies import parity_bodies
+from transformer_serving.desk.parity.bodies import golden_body, parity_bodies
 from transformer_serving.desk.parity.check import (
     TOLERANCES,
     ParityReport,
@@ -39,6 +42,7 @@ from transformer_serving.desk.parity.check import (
     refuse_when_over,
 )
 from transformer_serving.desk.parity.distance import distance
+from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.parity.reference import reference_answers
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.engine.proof.parity_set import read_parity_set
@@ -123,6 +127,17 @@ def test_swapped_token_types_are_refused(model: Model) -> None:
     swapped = (ids, replace(types, role="attention_mask"), replace(mask, role="token_type_ids"))
     with pytest.raises(ConversionRefused):
         refuse_when_over(model.report(endpoint=replace(endpoint, inputs=swapped)))
+
+
+def test_special_tokens_taken_for_words_are_refused(model: Model) -> None:
+    endpoint = model.case.endpoint
+    assert any(
+        all(name in body["text"] for name in ("[CLS]", "[SEP]", "[MASK]"))
+        for body in model.case.bodies
+    )
+    split = replace(endpoint.tokens, split_special_tokens=True)
+    with pytest.raises(ConversionRefused, match="largest difference"):
+        refuse_when_over(model.report(endpoint=replace(endpoint, tokens=split)))
 
 
 def test_labels_in_another_order_are_refused(model: Model) -> None:
@@ -292,6 +307,38 @@ def test_requests_cover_every_length_class_and_one_that_is_cut(model: Model) -> 
     assert any("text_pair" in body for body in model.case.bodies)
 
 
+_INFERENCE = ("entailment", "neutral", "contradiction")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"id2label": {at: f"LABEL_{at}" for at in range(3)},
+         "label2id": {label: at for at, label in enumerate(_INFERENCE)}},
+        {"id2label": dict(enumerate(_INFERENCE)), "label2id": None},
+    ],
+    ids=["other names", "no label2id"],
+)  # fmt: skip
+def test_zero_shot_asks_the_column_that_the_pipeline_asks(
+    written: dict[str, Any], model: Model, tmp_path: Path
+) -> None:
+    folder, task = tmp_path / "model", "zero-shot-classification"
+    shutil.copytree(model.folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **written}))
+    source = open_source(str(folder), task=task)
+    endpoint = replace(model.case.endpoint, task=task, classification=source.classification)
+    # Words that the tokenizer knows: of others every score is the same.
+    body = {"text": "the train left early", "candidate_labels": ["snow", "piano", "ships"]}
+    [wanted] = reference_answers(source, endpoint, [body])
+    call = open_engine(EngineFiles("onnxruntime", "fp32", (model.graph,)))
+    got = LocalEndpoint(endpoint, model.case.tokenizer_json, call).answer(body)
+    far = distance(task, wanted, got, 1e-4)
+    assert far.difference < 1e-4
+    assert far.agreement == 1.0
+    assert max(wanted["scores"]) - min(wanted["scores"]) > 0.01
+
+
 def spoken(text: str, score: float, start: int = 0) -> dict[str, Any]:
     return {"answer": text, "score": score, "start": start, "end": start + len(text)}
 
@@ -333,6 +380,82 @@ def test_the_reference_of_an_answer_says_what_comes_behind_it(tmp_path: Path) ->
         assert scores == sorted(scores, reverse=True)
     rolled = distance("question-answering", ranked, {**ranked[0], **spoken("no", scores[0])}, 1e-4)
     assert (rolled.difference, rolled.agreement) == (0.0, 0.0)
+
+
+def test_tokens_without_a_name_are_compared_too(tmp_path: Path) -> None:
+    """A model that finds names finds none in the fixed texts: its answers there are empty lists."""
+    torch.manual_seed(7)
+    labels = {0: "O", 1: "B-PER", 2: "I-PER"}
+    config = bert_config(id2label=labels, label2id={v: k for k, v in labels.items()})
+    model = BertForTokenClassification(config)
+    with torch.no_grad():
+        model.classifier.bias[0] += 6.0
+    model.save_pretrained(str(tmp_path))
+    save_tokenizer(tmp_path)
+    source = open_source(str(tmp_path))
+    graph = export_onnx(source, tmp_path / "graph.onnx")
+    endpoint = endpoint_of(source, graph, tokens_of(source, None, (8, 16)), LIMITS)
+    case = prepare_case(source, endpoint)
+    assert {row["entity"] for answer in case.expected for row in answer} == {"O"}
+    files = EngineFiles("onnxruntime", "fp32", (graph.path,))
+    refuse_when_over(compare(case, files))
+    tokenizer = json.loads(case.tokenizer_json)
+    words = {word: token for word, token in tokenizer["model"]["vocab"].items() if word[0] != "["}
+    moved = dict(zip(words, [*list(words.values())[1:], next(iter(words.values()))], strict=True))
+    tokenizer["model"]["vocab"].update(moved)
+    wrong = replace(case, tokenizer_json=json.dumps(tokenizer).encode())
+    with pytest.raises(ConversionRefused, match="largest difference"):
+        refuse_when_over(compare(wrong, files))
+    golden = golden_body(endpoint)
+    local = LocalEndpoint(endpoint, case.tokenizer_json, open_engine(files))
+    assert len(local.answer(golden)) > 10
+
+
+@pytest.mark.parametrize(
+    ("behind", "agreement"), [(0.499996, 1.0), (0.48, 0.0)], ids=["near", "far"]
+)
+def test_either_of_two_near_labels_is_right_of_a_text_and_of_a_token(
+    behind: float, agreement: float
+) -> None:
+    scores = {"PER": 0.500004, "ORG": behind}
+    rows = [{"label": label, "score": score} for label, score in scores.items()]
+    got = [{"label": "ORG", "score": 0.500001}, {"label": "PER", "score": 0.499999}]
+    text = distance("text-classification", rows, got, 1e-2)
+    place = {"index": 1, "start": 0, "end": 3}
+    entity = [{"entity": "PER", "score": scores["PER"], **place, "scores": scores}]
+    found = [{"entity": "ORG", "score": 0.500001, **place}]
+    token = distance("token-classification", entity, found, 1e-2)
+    assert text.agreement == token.agreement == agreement
+    assert token.difference == pytest.approx(abs(0.500001 - behind))
+
+
+def test_the_reference_of_a_token_says_the_score_of_each_label(tmp_path: Path) -> None:
+    folder = save_model("bert", tmp_path, "ForTokenClassification")
+    source = open_source(str(folder), task="token-classification")
+    graph = GraphTensors((), (OutputTensor("output", "FP32", (-1, 2)),))
+    endpoint = endpoint_of(source, graph, tokens_of(source, None, ()), LIMITS)
+    for body in parity_bodies(endpoint, ["The train left early because of snow. " * 20]):
+        [answer] = reference_answers(source, endpoint, [body])
+        assert answer
+        for row in answer:
+            best = max(row["scores"], key=row["scores"].__getitem__)
+            assert (row["entity"], row["score"]) == (best, pytest.approx(row["scores"][best]))
+            assert sum(row["scores"].values()) == pytest.approx(1.0, abs=1e-5)
+    [grouped] = reference_answers(
+        source, endpoint, [{"text": "tea", "parameters": {"aggregation_strategy": "simple"}}]
+    )
+    assert all("entity_group" in row for row in grouped)
+
+
+def test_a_token_that_only_one_answer_has_is_another_decision() -> None:
+    both = [
+        {"entity": "PER", "score": 0.9, "index": at, "start": at, "end": at + 1,
+         "scores": {"PER": 0.9, "O": 0.1}}
+        for at in (1, 2)
+    ]  # fmt: skip
+    for expected, got in ((both, both[:1]), (both[:1], both)):
+        found = distance("token-classification", expected, got, 1e-4)
+        assert (found.difference, found.agreement) == (0.0, 0.5)
 
 
 @pytest.mark.parametrize("task", ["sentence-embedding", "rerank"])

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import GenerationConfig, Phi3Config
+from transformers import AutoTokenizer, GenerationConfig, Phi3Config
 
 from tests.language_models import POSITIONS, WINDOW, save_language_model
 from transformer_serving.contract.generation import Sampling
+from transformer_serving.desk.export.endpoint_json import LIMITS
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.language_model import endpoint_of
 from transformer_serving.desk.source.language_model import open_language_model
 
 
@@ -50,6 +52,17 @@ def test_limits_and_defaults_of_a_plain_folder(folder: Path) -> None:
     assert len(generation.eos_ids) == 1
     # GPT-2 has none either: nothing is ever padded.
     assert source.tokenizer.pad_token == ""
+
+
+def test_special_tokens_that_a_prompt_writes_out_may_be_words(folder: Path) -> None:
+    assert not endpoint_of(open_language_model(str(folder)), LIMITS).tokens.split_special_tokens
+    change(folder, "tokenizer_config.json", split_special_tokens=True)
+    source = open_language_model(str(folder))
+    assert endpoint_of(source, LIMITS).tokens.split_special_tokens
+    assert (
+        source.tokenizer.library().encode("</s>").ids
+        == (AutoTokenizer.from_pretrained(str(folder))("</s>")["input_ids"])
+    )
 
 
 def test_what_generation_config_and_the_tokenizer_say(folder: Path) -> None:

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub.utils._paths import filter_repo_objects
-from tokenizers import Tokenizer
-from transformers import BertForMaskedLM
+from tokenizers import Tokenizer as Library
+from transformers import AutoTokenizer, BertForMaskedLM
 
+from preprocess.tokens import Tokenizer
+from preprocess.windows import Windows
 from tests.tiny_models import (
     POSITIONS,
     bert_config,
@@ -28,6 +30,7 @@ from tests.tiny_models import (
     save_tokenizer,
 )
 from transformer_serving.contract.meanings import Classification
+from transformer_serving.desk.export.endpoint_json import LIMITS, tokens_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.sentence import SentenceSettings
@@ -58,10 +61,29 @@ def test_classifier_folder_is_read(classifier: Path) -> None:
 
 def test_tokenizer_neither_pads_nor_cuts(classifier: Path) -> None:
     assert json.loads((classifier / "tokenizer.json").read_text())["truncation"] is not None
-    tokenizer = Tokenizer.from_buffer(open_source(str(classifier)).tokenizer.content)
+    tokenizer = Library.from_buffer(open_source(str(classifier)).tokenizer.content)
     assert tokenizer.padding is None
     assert tokenizer.truncation is None
     assert len(tokenizer.encode("the train " * 30).ids) == 62
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
+def test_special_tokens_that_a_text_writes_out_are_what_transformers_takes_them_for(
+    split: bool, classifier: Path
+) -> None:
+    change(classifier / "tokenizer_config.json", split_special_tokens=split)
+    reference = AutoTokenizer.from_pretrained(str(classifier))
+    source = open_source(str(classifier))
+    tokens = tokens_of(source, None, ())
+    tokenizer = Tokenizer(source.tokenizer.content, tokens)
+    windows = Windows(source.tokenizer.content, tokens)
+    text = "the train [SEP] left [MASK] early [CLS]"
+    wanted = reference(text)["input_ids"]
+    assert (reference.sep_token_id in wanted[1:-1]) is not split
+    assert tokenizer.encode([text], None, LIMITS)[0].ids == wanted
+    assert windows.whole([text], special=True)[0].ids == wanted
+    long = text * 9
+    assert tokenizer.whole([long], special=True)[0].ids == reference(long)["input_ids"]
 
 
 def test_roberta_counts_positions_from_its_padding_id(tmp_path: Path) -> None:
@@ -127,10 +149,19 @@ def test_problem_type_and_activation(
 def test_zero_shot_finds_the_column_of_entailment(
     classifier: Path, labels: list[str], column: int
 ) -> None:
-    change(classifier / "config.json", id2label=dict(enumerate(labels)))
-    found = open_source(str(classifier), task="zero-shot-classification").classification
-    assert found is not None
-    assert found.entailment == column
+    for columns in (None, {label: at for at, label in enumerate(labels)}):
+        change(classifier / "config.json", id2label=dict(enumerate(labels)), label2id=columns)
+        found = open_source(str(classifier), task="zero-shot-classification").classification
+        assert found is not None
+        assert found.entailment == column
+
+
+@pytest.mark.parametrize("column", [3, -1, "0", None])
+def test_a_column_of_entailment_that_is_none_is_refused(classifier: Path, column: Any) -> None:
+    change(classifier / "config.json", label2id={"entailment": column})
+    assert open_source(str(classifier)).classification is not None
+    with pytest.raises(ConversionRefused, match="label2id must give .* a column from 0 to 2"):
+        open_source(str(classifier), task="zero-shot-classification")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +215,7 @@ def test_a_tokenizer_without_tokenizer_json_is_made_from_its_vocabulary(classifi
     )
     made = open_source(str(classifier)).tokenizer
     text = "The train left early, said the clerk!"
-    ids = [Tokenizer.from_buffer(one.content).encode(text).ids for one in (want, made)]
+    ids = [Library.from_buffer(one.content).encode(text).ids for one in (want, made)]
     assert ids[0] == ids[1]
     assert (made.pad_id, made.unk_id, made.cls_id, made.mask_id) == (0, 1, 2, 4)
 
@@ -204,7 +235,7 @@ def test_lowercase_of_sentence_transformers_reaches_the_tokenizer(tmp_path: Path
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
     change(model / "sentence_bert_config.json", do_lower_case=True)
     content = open_source(str(model), task="sentence-embedding").tokenizer.content
-    assert Tokenizer.from_buffer(content).encode("Train").tokens == ["[CLS]", "train", "[SEP]"]
+    assert Library.from_buffer(content).encode("Train").tokens == ["[CLS]", "train", "[SEP]"]
 
 
 @pytest.mark.parametrize(
@@ -380,7 +411,7 @@ def test_no_padding_token_is_refused(classifier: Path) -> None:
 
 def test_a_padding_token_that_the_embeddings_have_no_row_for_is_refused(classifier: Path) -> None:
     """As it is where a tokenizer without one is given a name that no token has."""
-    tokenizer = Tokenizer.from_file(str(classifier / "tokenizer.json"))
+    tokenizer = Library.from_file(str(classifier / "tokenizer.json"))
     rows = tokenizer.get_vocab_size()
     change(classifier / "config.json", vocab_size=rows)
     assert open_source(str(classifier)).tokenizer.pad_id == 0

@@ -63,6 +63,7 @@ class Tokens:
     the vocabulary lacks, `cls_id` for the token that question-answering may point at when there is
     no answer; None where the tokenizer has no such token. `padding_side` is where calls are padded,
     `question_first` whether question-answering puts the question before its context.
+    `split_special_tokens`: special tokens that a text writes out are words as others, not tokens.
     """
 
     max_length: int
@@ -76,6 +77,7 @@ class Tokens:
     unk_id: int | None = None
     cls_id: int | None = None
     question_first: bool = True
+    split_special_tokens: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,7 @@ def _tokens(fields: Fields) -> Tokens:
         cls_id=_optional_id(fields, "cls_id"),
         # What the reference does with a tokenizer that pads on that side.
         question_first=fields.take("question_first", bool, default=side == "right"),
+        split_special_tokens=fields.take("split_special_tokens", bool, default=False),
     )
 
 

@@ -147,6 +147,7 @@ def endpoint_of(source: LanguageModelSource, limits: Limits) -> Endpoint:
             truncate=False,
             truncation_side="left",
             unk_id=tokenizer.unk_id,
+            split_special_tokens=tokenizer.split_special_tokens,
         ),
         limits=replace(
             limits,

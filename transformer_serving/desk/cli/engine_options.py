@@ -20,7 +20,7 @@ _OPTIONS = (
     click.option("--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE",
                  help="Folder of the new bundle; an older bundle there is replaced."),
     click.option("--tokenizer", required=True, metavar="DIR", type=_FOLDER,
-                 help="Folder with the model's tokenizer, and its config.json if any."),
+                 help="Folder with the model's tokenizer, its config.json, modules.json if any."),
     click.option("--task", required=True, type=click.Choice(TASKS),
                  help="What the endpoint answers."),
     click.option("--text", required=True, metavar="GOLDEN",
@@ -31,10 +31,12 @@ _OPTIONS = (
                  help="Names of the output's columns.  [default: config.json's id2label]"),
     click.option("--role", multiple=True, metavar="NAME=ROLE",
                  help="What an input is whose name does not tell, such as x=input_ids."),
-    click.option("--pooling", type=click.Choice(POOLINGS[1:]), default="mean",
-                 show_default=True, help="For an engine that gives a vector a token."),
-    click.option("--normalize/--no-normalize", default=True, show_default=True,
-                 help="Scale pooled vectors to length 1."),
+    click.option("--pooling", type=click.Choice(POOLINGS[1:]),
+                 help="For an engine that gives a vector a token.  [default: what modules.json in "
+                 "DIR says, else mean]"),
+    click.option("--normalize/--no-normalize", default=None,
+                 help="Scale pooled vectors to length 1.  [default: where modules.json in DIR "
+                 "says so, or is not there]"),
     click.option("--precision", type=click.Choice(PRECISIONS), default="fp32",
                  show_default=True, help="What the engine computes in."),
 )  # fmt: skip

@@ -44,6 +44,7 @@ def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int
         unk_id=tokenizer.unk_id,
         cls_id=tokenizer.cls_id,
         question_first=tokenizer.padding_side == "right",
+        split_special_tokens=tokenizer.split_special_tokens,
     )
 
 

@@ -58,7 +58,7 @@ def own_proof(
 def _case(
     endpoint: Endpoint, tokenizer_json: bytes, call: Call, body: Mapping[str, Any]
 ) -> ShapeCase:
-    texts = texts_of(tokenizer_json, endpoint.tokens.max_length)
+    texts = texts_of(tokenizer_json, endpoint.tokens)
     sources: list[Encoded] = []
     for one in (body, *parity_bodies(endpoint, texts)):
         # A brought endpoint may refuse what others of its task take.

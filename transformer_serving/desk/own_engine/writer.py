@@ -37,9 +37,11 @@ from transformer_serving.desk.own_engine.tensors import (
     input_tensors,
     read_onnx_tensors,
 )
+from transformer_serving.desk.own_engine.vectors import Asked, embedding_of, token_vectors
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
+from transformer_serving.desk.source.sentence import longest_of, read_transformer_settings
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
 
 # An answer of another machine, driver or instruction set differs by this much at most.
@@ -52,7 +54,8 @@ class OwnEngine:
     """What the user gives. `tensors` is needed for a plan; an ONNX file states its own.
 
     `body` is the golden request; `answer` what it must answer, None to ask the engine here.
-    `pooling` and `normalize` are for outputs of one vector a token.
+    `pooling` and `normalize` are for outputs of one vector a token; None takes what the tokenizer's
+    folder says, else the mean of length 1.
     """
 
     file: Path
@@ -66,8 +69,8 @@ class OwnEngine:
     tensors: EngineTensors | None = None
     output: str | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
-    pooling: str = "mean"
-    normalize: bool = True
+    pooling: str | None = None
+    normalize: bool | None = None
     name: str | None = None
 
 
@@ -140,7 +143,7 @@ def endpoint_of(own: OwnEngine, tensors: EngineTensors, tokenizer: TokenizerFile
 
 
 def _tokens(own: OwnEngine, tokenizer: TokenizerFile) -> Tokens:
-    longest = own.sizes.max_length or tokenizer.max_length
+    longest = own.sizes.max_length or _longest(own, tokenizer)
     if longest is None:
         raise ConversionRefused(
             "the tokenizer does not say how long a text may be; give --max-length TOKENS"
@@ -157,7 +160,15 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile) -> Tokens:
         unk_id=tokenizer.unk_id,
         cls_id=tokenizer.cls_id,
         question_first=tokenizer.padding_side == "right",
+        split_special_tokens=tokenizer.split_special_tokens,
     )
+
+
+def _longest(own: OwnEngine, tokenizer: TokenizerFile) -> int | None:
+    """The sentence-transformers module's own limit stands in the place of the tokenizer's."""
+    by_sentences = "vector" in TASK_HEADS[own.task]
+    said = longest_of(read_transformer_settings(own.tokenizer)) if by_sentences else None
+    return said or tokenizer.max_length
 
 
 def _is_classifier(own: OwnEngine, columns: int) -> bool:
@@ -171,7 +182,8 @@ def _is_classifier(own: OwnEngine, columns: int) -> bool:
 def _classification(own: OwnEngine, columns: int) -> Classification:
     config = read_json(own.tokenizer / "config.json") or {}
     if own.labels:
-        config = {**config, "id2label": dict(enumerate(own.labels))}
+        # Whatever its label2id says is of other names.
+        config = {**config, "id2label": dict(enumerate(own.labels)), "label2id": None}
     if not config.get("id2label"):
         raise ConversionRefused(
             f"the engine has {columns} columns without names; give --labels, separated by commas"
@@ -185,14 +197,13 @@ def _classification(own: OwnEngine, columns: int) -> Classification:
 
 
 def _embedding(own: OwnEngine, head: str, width: int) -> Embedding:
-    pools_here = head == "token_vectors" and own.task != "feature-extraction"
-    return Embedding(
-        pooling=own.pooling if pools_here else "engine",
-        normalize=own.normalize if pools_here else False,
-        dimensions=width,
-        similarity="cosine",
-        prompts={},
-        default_prompt=None,
+    if own.task == "feature-extraction":
+        return token_vectors(width)
+    return embedding_of(
+        own.tokenizer,
+        per_token=head == "token_vectors",
+        width=width,
+        asked=Asked(own.pooling, own.normalize),
     )
 
 

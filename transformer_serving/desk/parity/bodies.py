@@ -54,6 +54,13 @@ def _truncated(endpoint: Endpoint, texts: Sequence[str]) -> list[Body]:
     return [{"text": first}, *({"text": text, "truncate": True} for text in others)]
 
 
+def _labelled_tokens(endpoint: Endpoint, texts: Sequence[str]) -> list[Body]:
+    """Every token is asked for: where a model names things it finds nothing to name in most texts,
+    and two empty answers are alike whatever was computed."""
+    asked: Body = {"parameters": {"ignore_labels": []}}
+    return [{**body, **asked} for body in _truncated(endpoint, texts)]
+
+
 def _vectors_of_tokens(endpoint: Endpoint, texts: Sequence[str]) -> list[Body]:
     """The golden answer has a vector a token and stays in the manifest: one word is enough."""
     _, *others = texts
@@ -94,7 +101,7 @@ def _ranked(endpoint: Endpoint, texts: Sequence[str]) -> list[Body]:
 
 _BODIES: dict[str, Callable[[Endpoint, Sequence[str]], list[Body]]] = {
     "text-classification": _classification,
-    "token-classification": _truncated,
+    "token-classification": _labelled_tokens,
     "question-answering": _questions,
     "fill-mask": _masked,
     "zero-shot-classification": _zero_shot,

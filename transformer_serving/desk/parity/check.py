@@ -13,7 +13,8 @@ from typing import Any
 
 from preprocess.answers.work import Work
 from preprocess.rows import Row
-from transformer_serving.contract.endpoint import Endpoint
+from preprocess.tokens import library_of
+from transformer_serving.contract.endpoint import Endpoint, Tokens
 from transformer_serving.contract.error_line import named_line
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.sample_rows import (
@@ -33,7 +34,7 @@ from transformer_serving.desk.parity.reference import (
     reference_rows,
 )
 from transformer_serving.desk.parity.shapes import ShapeCase, ShapeReport, shape_case
-from transformer_serving.desk.parity.texts import parity_texts
+from transformer_serving.desk.parity.texts import parity_texts, with_special
 from transformer_serving.desk.source.model import ModelSource
 from transformer_serving.engine.proof import parity_set as proof
 
@@ -115,7 +116,7 @@ def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
 
     Raises ConversionRefused where the reference has none.
     """
-    texts = texts_of(source.tokenizer.content, endpoint.tokens.max_length)
+    texts = texts_of(source.tokenizer.content, endpoint.tokens)
     bodies = parity_bodies(endpoint, texts)
     try:
         expected = reference_answers(source, endpoint, bodies)
@@ -142,12 +143,12 @@ def _shapes(
     return shape_case(endpoint, rows, answers, name, source.head_size)
 
 
-def texts_of(tokenizer_json: bytes, max_length: int) -> tuple[str, ...]:
-    """The fixed texts, their lengths counted by the model's own tokenizer."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_buffer(tokenizer_json)
-    return parity_texts(lambda text: len(tokenizer.encode(text).ids), max_length)
+def texts_of(tokenizer_json: bytes, tokens: Tokens) -> tuple[str, ...]:
+    """The fixed texts, their lengths counted by the model's own tokenizer, and one with its special
+    tokens."""
+    library = library_of(tokenizer_json, tokens)
+    plain = parity_texts(lambda text: len(library.encode(text).ids), tokens.max_length)
+    return (*plain, with_special(library, tokens.pad_token))
 
 
 def compare(case: Case, files: EngineFiles) -> ParityReport:

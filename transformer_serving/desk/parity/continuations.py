@@ -139,7 +139,7 @@ def prepare_continuations(
     Raises ConversionRefused where the reference cannot.
     """
     new = min(_NEW, max(1, source.generation.max_positions // 4))
-    tokenizer = _tokenizer(source)
+    tokenizer = source.tokenizer.library()
     prompts = _prompts(source, tokenizer, new)
     if as_texts:
         prompts = _with_texts(prompts, tokenizer, source.generation.max_positions - new)
@@ -162,14 +162,6 @@ def prepare_continuations(
         rows = tuple(_in_texts(row, tokenizer) for row in rows)
     spread = sum(reference.spreads) / len(reference.spreads)
     return Continuations(rows, max(spread, 1e-6))
-
-
-def _tokenizer(source: LanguageModelSource) -> Any:
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_buffer(source.tokenizer.content)
-    tokenizer.no_truncation()
-    return tokenizer
 
 
 def _with_texts(

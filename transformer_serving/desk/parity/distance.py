@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Scores = dict[Hashable, float]
+# The largest difference of a score, and whether the best key is the expected one's.
+_Part = tuple[float, bool]
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,7 @@ def _scored(view: Callable[[Any], list[Scores]]) -> Callable[[Any, Any, float], 
     return measure
 
 
-def _compare(expected: Scores, got: Scores, allowed: float) -> tuple[float, bool]:
-    """The largest difference of a score, and whether the best key is the expected one's."""
+def _compare(expected: Scores, got: Scores, allowed: float) -> _Part:
     if not expected or not got:
         return (0.0, True) if expected == got else (float("inf"), False)
     scale = max(1.0, max(map(abs, expected.values())))
@@ -75,16 +76,27 @@ def _answers(expected: Any, got: Any, allowed: float) -> Distance:
 
 
 def _entities(expected: Any, got: Any, allowed: float) -> Distance:
-    """Every token is a decision of its own: a label that only one answer has is a wrong one."""
-    wanted, found = ({_place(row): row["score"] for row in rows} for rows in (expected, got))
+    """Every token is a decision of its own, judged by the reference's `scores` of all labels where
+    it has them; a token that only one answer has is a wrong one."""
+    wanted, found = ({_place(row): row for row in rows} for rows in (expected, got))
     shared = wanted.keys() & found.keys()
-    every = wanted.keys() | found.keys()
-    far = max((_number(abs(wanted[key] - found[key])) for key in shared), default=0.0)
-    return Distance(far, len(shared) / len(every) if every else 1.0, None)
+    parts = [_entity(wanted[key], found[key], allowed) for key in shared]
+    every = len(wanted.keys() | found.keys())
+    agreement = sum(agreed for _, agreed in parts) / every if every else 1.0
+    return Distance(max((far for far, _ in parts), default=0.0), agreement, None)
+
+
+def _entity(expected: Mapping[str, Any], got: Mapping[str, Any], allowed: float) -> _Part:
+    label, chosen = (row.get("entity") or row.get("entity_group") for row in (expected, got))
+    scores = expected.get("scores") or {label: expected["score"]}
+    far, agreed = _compare(scores, {chosen: got["score"]}, allowed)
+    # A label that the reference says nothing of may be any worse.
+    return far, agreed and chosen in scores
 
 
 def _place(row: Mapping[str, Any]) -> Hashable:
-    return row["start"], row["end"], row.get("entity") or row.get("entity_group")
+    """Several tokens may be of the same characters; groups of tokens have no index."""
+    return row.get("index"), row["start"], row["end"]
 
 
 def _vectors(expected: Any, got: Any, allowed: float) -> Distance:

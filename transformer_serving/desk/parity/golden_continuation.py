@@ -30,14 +30,14 @@ _BROKEN = "\ufffd"
 
 def check_golden_fits(source: LanguageModelSource) -> None:
     """Raises ConversionRefused where the positions are too few for any of the texts."""
-    _prompts(_tokenizer(source), source.generation.max_positions)
+    _prompts(source.tokenizer.library(), source.generation.max_positions)
 
 
 def golden_continuation(
     source: LanguageModelSource, reference: Reference
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The body and its answer: greedy, of a few tokens. Raises ConversionRefused as the check."""
-    tokenizer, positions = _tokenizer(source), source.generation.max_positions
+    tokenizer, positions = source.tokenizer.library(), source.generation.max_positions
     new = _new_tokens(positions)
     found = []
     for text, prompt in _prompts(tokenizer, positions):
@@ -52,12 +52,6 @@ def golden_continuation(
 
 def _new_tokens(positions: int) -> int:
     return min(_NEW, positions // 4 or 1)
-
-
-def _tokenizer(source: LanguageModelSource) -> Any:
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_buffer(source.tokenizer.content)
 
 
 def _prompts(tokenizer: Any, positions: int) -> list[tuple[str, list[int]]]:

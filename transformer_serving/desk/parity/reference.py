@@ -17,6 +17,7 @@ from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.desk.export.onnx import quiet
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.shapes import unpadded
+from transformer_serving.desk.source.labels import columns_of
 from transformer_serving.desk.source.model import ModelSource
 from transformer_serving.desk.source.tokenizer import load_tokenizer
 
@@ -40,7 +41,8 @@ def reference_answers(
     source: ModelSource, endpoint: Endpoint, bodies: Sequence[dict[str, Any]]
 ) -> list[Any]:
     """The answer to each body, in the shape that a caller of the endpoint gets; of
-    question-answering a list, the answer first and behind it those that come after it."""
+    question-answering a list, the answer first and behind it those that come after it, and of
+    token-classification each token with the `scores` of all labels."""
     with quiet():
         ask = _REFERENCES[source.task][1](source, endpoint)
         return [ask(body) for body in bodies]
@@ -70,7 +72,7 @@ def reference_rows(
         ]
 
 
-def _pipeline(task: str, source: ModelSource, endpoint: Endpoint) -> Any:
+def _pipeline(task: str, source: ModelSource, endpoint: Endpoint, model: Any = None) -> Any:
     import torch
     from transformers import pipeline
 
@@ -79,7 +81,7 @@ def _pipeline(task: str, source: ModelSource, endpoint: Endpoint) -> Any:
     tokenizer.model_max_length = endpoint.tokens.max_length
     return pipeline(
         task,  # type: ignore[call-overload]
-        model=str(source.folder),
+        model=model or str(source.folder),
         tokenizer=tokenizer,
         device="cpu",
         dtype=torch.float32,
@@ -101,7 +103,25 @@ def _classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
 
 def _token_classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
     pipe = _pipeline("token-classification", source, endpoint)
-    return lambda body: pipe(body["text"])
+
+    def ask(body: dict[str, Any]) -> Any:
+        rows = pipe(body["text"], **body.get("parameters", {}))
+        scores = _scores_of_tokens(pipe, body["text"])
+        # Of a group of tokens there is no place among them.
+        return [{**row, "scores": scores[row["index"]]} if "index" in row else row for row in rows]
+
+    return ask
+
+
+def _scores_of_tokens(pipe: Any, text: str) -> list[dict[str, float]]:
+    """Of each token, special ones included, the score of every label; the pipeline has the best."""
+    import torch
+
+    encoded = pipe.tokenizer(text, truncation=True, return_tensors="pt")
+    with torch.inference_mode():
+        scores = pipe.model(**encoded).logits[0].softmax(dim=-1)
+    labels = pipe.model.config.id2label
+    return [{labels[at]: score for at, score in enumerate(row)} for row in scores.tolist()]
 
 
 def _question_answerer(source: ModelSource, endpoint: Endpoint) -> Ask:
@@ -129,7 +149,17 @@ def _mask_filler(source: ModelSource, endpoint: Endpoint) -> Ask:
 
 
 def _zero_shot_classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
-    pipe = _pipeline("zero-shot-classification", source, endpoint)
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(
+        str(source.folder), dtype=torch.float32, trust_remote_code=False
+    )
+    assert endpoint.classification is not None
+    # The pipeline looks for entailment there, and fails where a config has id2label alone.
+    columns = columns_of(model.config.to_dict(), endpoint.classification.labels)
+    model.config.label2id = dict(columns)
+    pipe = _pipeline("zero-shot-classification", source, endpoint, model)
     return lambda body: pipe(body["text"], candidate_labels=body["candidate_labels"])
 
 

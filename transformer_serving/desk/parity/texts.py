@@ -6,6 +6,7 @@ Tested by tests/parity/test_check.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 _STORY = (
     "the train left early because of snow and we waited in a small warm room where someone "
@@ -24,6 +25,8 @@ _ODD = (
 )
 # Around each power of two lies a bucket's edge.
 _LENGTHS = (3, 4, 5, 7, 8, 11, 15, 16, 17, 23, 31, 32, 33, 47, 63, 64, 65, 95, 127, 128, 129)
+# Models for chats have hundreds, the end of a text and of a turn first.
+_MOST_SPECIAL = 8
 _LONG_LENGTHS = (191, 255, 256, 257, 383, 511, 512, 1024, 2048, 4096)
 
 
@@ -35,6 +38,15 @@ def parity_texts(count_tokens: Callable[[str], int], max_length: int) -> tuple[s
     lengths = {size for size in (*_LENGTHS, *_LONG_LENGTHS) if size < max_length}
     lengths |= {max_length - 1, max_length, max_length + 9}
     return _ODD + tuple(_text_of(size, count_tokens) for size in sorted(lengths))
+
+
+def with_special(library: Any, padding: str) -> str:
+    """A text that writes out special tokens of the tokenizer, which it may take for words or for
+    what they are; the padding token, which nobody writes, is none of them."""
+    added = library.get_added_tokens_decoder()
+    names = [str(one.content) for _, one in sorted(added.items()) if one.special]
+    shown = [name for name in names if name != padding][:_MOST_SPECIAL]
+    return f"the train {' left '.join(shown)} early"
 
 
 def _text_of(tokens: int, count_tokens: Callable[[str], int]) -> str:

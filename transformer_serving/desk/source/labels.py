@@ -5,7 +5,7 @@ Tested by tests/source/test_model.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ def read_labels(config: Mapping[str, Any], folder: Path, task: str) -> Classific
                 "serve it with --task text-classification and pairs of texts"
             )
         activation = _cross_encoder_activation(config, folder)
-    entailment = _entailment(labels) if task == "zero-shot-classification" else None
+    entailment = None
+    if task == "zero-shot-classification":
+        entailment = _entailment(columns_of(config, labels), len(labels))
     return Classification(labels, problem_type, activation, entailment)
 
 
@@ -80,12 +82,26 @@ def _cross_encoder_activation(config: Mapping[str, Any], folder: Path) -> str:
     return activation
 
 
-def _entailment(labels: tuple[str, ...]) -> int:
+def columns_of(config: Mapping[str, Any], labels: Sequence[str]) -> Mapping[str, Any]:
+    """The column of each label: label2id, which may name them otherwise than id2label does; of a
+    config without one id2label's own."""
+    written = config.get("label2id")
+    return written if isinstance(written, Mapping) else {one: at for at, one in enumerate(labels)}
+
+
+def _entailment(columns: Mapping[str, Any], count: int) -> int:
     """The column that says that a hypothesis follows; the last where none is named so."""
-    found = [at for at, label in enumerate(labels) if label.lower().startswith("entail")]
-    if len(labels) < 2:
+    if count < 2:
         raise ConversionRefused(
             "zero-shot-classification needs a model of natural language inference, with a label "
-            f"for entailment and one against it; this one has {len(labels)} label"
+            f"for entailment and one against it; this one has {count} label"
         )
-    return found[0] if found else len(labels) - 1
+    found = [at for label, at in columns.items() if str(label).lower().startswith("entail")]
+    if not found:
+        return count - 1
+    if type(found[0]) is not int or not 0 <= found[0] < count:
+        raise ConversionRefused(
+            "config.json's label2id must give the label of entailment a column from 0 to "
+            f"{count - 1}, which is where zero-shot-classification looks; correct it"
+        )
+    return found[0]

@@ -6,9 +6,10 @@ Tested by tests/source/test_model.py.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_serving.contract.meanings import SIMILARITIES
 from transformer_serving.desk.failure import ConversionRefused
@@ -29,6 +30,13 @@ class SentenceSettings:
     dimensions: int | None = None
 
 
+class ModuleRow(NamedTuple):
+    """A module's class name, and the config.json of its own folder, empty where it has none."""
+
+    name: str
+    config: Mapping[str, Any]
+
+
 # Others want more than vectors and the mask, or look from token to token beside the mask.
 SERVED_MODULES = ("Pooling", "Dense", "Normalize", "LayerNorm", "Dropout")
 _OWN_PACKAGE = "sentence_transformers."
@@ -39,6 +47,10 @@ _TRANSFORMER_FILES = tuple(
 )
 # Pooled without their prompts by sentence-transformers, whatever their files say.
 _WITHOUT_PROMPTS = tuple(f"hkunlp/instructor-{size}" for size in ("base", "large", "xl"))
+_NO_LIST = (
+    "modules.json is no list of modules with a type each; save the model with "
+    "sentence-transformers again"
+)
 # sentence-transformers' own choice for a bare encoder.
 BARE_ENCODER = SentenceSettings(("Pooling",), {}, None, "cosine")
 
@@ -52,10 +64,7 @@ def refuse_own_modules(folder: Path) -> None:
     try:
         types = [str(row["type"]) for row in json.loads(path.read_bytes())]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConversionRefused(
-            "modules.json is no list of modules with a type each; save the model with "
-            "sentence-transformers again"
-        ) from error
+        raise ConversionRefused(_NO_LIST) from error
     foreign = next((name for name in types if not name.startswith(_OWN_PACKAGE)), None)
     if foreign is not None:
         raise ConversionRefused(
@@ -64,14 +73,53 @@ def refuse_own_modules(folder: Path) -> None:
         )
 
 
-def read_sentence_settings(folder: Path, name: str = "") -> SentenceSettings:
+def read_sentence_settings(
+    folder: Path, name: str = "", *, computed: bool = False
+) -> SentenceSettings:
     """The settings of the model in `folder`, on the Hub called `name`. Raises ConversionRefused for
-    what is not served."""
+    what is not served; with `computed` a graph has the modules in it already, whatever they are."""
+    rows = module_rows(folder)
+    if rows is None:
+        return BARE_ENCODER
+    names = [row.name for row in rows]
+    if not computed:
+        _refuse_unserved(names)
+    settings = read_json(folder / "config_sentence_transformers.json") or {}
+    # One without a text is no prompt, and can be named where the default is another.
+    prompts = {str(name): text or "" for name, text in (settings.get("prompts") or {}).items()}
+    default = settings.get("default_prompt_name")
+    _refuse_left_out_prompts(rows, name)
+    return SentenceSettings(
+        modules=tuple(names[1:]),
+        prompts=prompts,
+        default_prompt=default if default in prompts else None,
+        similarity=_similarity(settings),
+        dimensions=_dimensions(settings),
+    )
+
+
+def module_rows(folder: Path) -> tuple[ModuleRow, ...] | None:
+    """modules.json in its order, None where there is none. Raises ConversionRefused for what is no
+    such list."""
     path = folder / "modules.json"
     if not path.is_file():
-        return BARE_ENCODER
-    rows = sorted(json.loads(path.read_bytes()), key=lambda row: int(row["idx"]))
-    names = [str(row["type"]).rsplit(".", 1)[-1] for row in rows]
+        return None
+    try:
+        rows = sorted(json.loads(path.read_bytes()), key=lambda row: int(row["idx"]))
+        return tuple(
+            ModuleRow(
+                str(row["type"]).rsplit(".", 1)[-1],
+                (read_json(folder / str(row["path"]) / "config.json") or {})
+                if row.get("path")
+                else {},
+            )
+            for row in rows
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConversionRefused(_NO_LIST) from error
+
+
+def _refuse_unserved(names: Sequence[str]) -> None:
     if not names or names[0] != "Transformer":
         raise ConversionRefused(
             f"modules.json starts with '{names[0] if names else 'nothing'}'; only models that "
@@ -83,18 +131,6 @@ def read_sentence_settings(folder: Path, name: str = "") -> SentenceSettings:
             f"modules.json has '{unserved[0]}', which is not served; behind the Transformer may "
             f"stand {', '.join(SERVED_MODULES)}"
         )
-    settings = read_json(folder / "config_sentence_transformers.json") or {}
-    # One without a text is no prompt, and can be named where the default is another.
-    prompts = {str(name): text or "" for name, text in (settings.get("prompts") or {}).items()}
-    default = settings.get("default_prompt_name")
-    _refuse_left_out_prompts(folder, rows, name)
-    return SentenceSettings(
-        modules=tuple(names[1:]),
-        prompts=prompts,
-        default_prompt=default if default in prompts else None,
-        similarity=_similarity(settings),
-        dimensions=_dimensions(settings),
-    )
 
 
 def read_transformer_settings(folder: Path) -> dict[str, Any]:
@@ -140,11 +176,10 @@ def _dimensions(settings: dict[str, Any]) -> int | None:
     )
 
 
-def _refuse_left_out_prompts(folder: Path, rows: list[Any], name: str) -> None:
+def _refuse_left_out_prompts(rows: Sequence[ModuleRow], name: str) -> None:
     """A pooling that leaves the prompt's tokens out needs to know where they end; a request may
     have a prompt of its own where the model has none."""
-    places = (folder / str(row["path"]) / "config.json" for row in rows if row.get("path"))
-    left_out = any((read_json(place) or {}).get("include_prompt") is False for place in places)
+    left_out = any(row.config.get("include_prompt") is False for row in rows)
     if left_out or name in _WITHOUT_PROMPTS:
         raise ConversionRefused(
             "the model's pooling leaves prompts' tokens out (include_prompt: false), which is not "

@@ -38,6 +38,15 @@ class TokenizerFile:
     mask_id: int | None = None
     mask_token: str | None = None
     cleans_up_spaces: bool = False
+    split_special_tokens: bool = False
+
+    def library(self) -> Any:
+        """The Rust tokenizer as serving asks it."""
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_buffer(self.content)
+        tokenizer.encode_special_tokens = self.split_special_tokens
+        return tokenizer
 
 
 def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True) -> TokenizerFile:
@@ -72,6 +81,8 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True)
         mask_id=loaded.mask_token_id,
         mask_token=None if loaded.mask_token is None else str(loaded.mask_token),
         cleans_up_spaces=bool(loaded.clean_up_tokenization_spaces),
+        # Told to the Rust tokenizer at each call, and no part of its file.
+        split_special_tokens=bool(getattr(loaded, "split_special_tokens", False)),
     )
 
 
