@@ -34,7 +34,7 @@ from transformer_serving.desk.doctor.control_plane import check_data
 from transformer_serving.desk.doctor.finding import FAILURE
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local import health, stack
+from transformer_serving.desk.local import backup_file, health, stack
 from transformer_serving.desk.local.backup import _exchange, _restore_record, backup, restore
 from transformer_serving.desk.local.parts import BY_NAME, control_plane_data
 from transformer_serving.desk.local.record import Ports, StackRecord, load_record, save_record
@@ -224,6 +224,12 @@ def test_any_python_restores(state: Path, tmp_path: Path) -> None:
     assert tasks(tmp_path / "other") == 500
     restored = control_plane_data(tmp_path / "other") / "files/b/model.onnx"
     assert restored.read_bytes() == b"weights"
+    # From a pipe, too, as a container does.
+    (tmp_path / "piped").mkdir()
+    with subprocess.Popen(["cat", tmp_path / "b.tar"], stdout=subprocess.PIPE) as cat:
+        assert cat.stdout is not None
+        assert backup_file.unpack(cat.stdout, tmp_path / "piped") == load_record(state)
+    assert (tmp_path / "piped/files/b/model.onnx").read_bytes() == b"weights"
 
 
 @pytest.mark.usefixtures("filters")
