@@ -1,4 +1,7 @@
-"""Addresses that only this machine reaches."""
+"""Addresses that only this machine reaches.
+
+Tested by tests/gateway/test_access.py.
+"""
 
 from __future__ import annotations
 
