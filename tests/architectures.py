@@ -88,7 +88,7 @@ _OTHERS = [
 # Padding between the start of a row and the text would move positions and the first token.
 _PADDED_LEFT = [
     replace(row, changes={**row.changes, "padding_side": "left"})
-    for row in (*_rows("bert", CLASSIFIES, ANSWERS), *_rows("xlm-roberta", CLASSIFIES))
+    for row in (*_rows("bert", CLASSIFIES, ANSWERS), *_rows("xlm-roberta", NAMES))
 ]
 # One architecture as xlm-roberta's and roberta's other rows; their tokenizers fill other rows too.
 AGAIN = [*_rows("xlm-roberta", FILLS), *_rows("roberta", FILLS)]

@@ -95,6 +95,11 @@ class Model:
         return np.asarray(self.start(ids).result(20).as_numpy(output))
 
 
+# Each loading of a program of PyTorch takes seconds: what is TextModel's, and so the same for all,
+# is asked of the two others.
+WITHOUT_TORCH = pytest.mark.parametrize("backend", sorted(WRITERS.keys() - {"torch_text"}))
+
+
 @pytest.fixture(scope="module", params=sorted(WRITERS))
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -227,6 +232,7 @@ def test_a_bad_request_fails_alone(model: Model, bad: int) -> None:
         )
 
 
+@WITHOUT_TORCH
 def test_instances_share_the_work(make: Make, triton_server: TritonServer, backend: str) -> None:
     model = make(backend, instance_count=2, max_queue_delay_us=0)
     WRITERS[backend](model.folder)
@@ -241,6 +247,7 @@ def test_instances_share_the_work(make: Make, triton_server: TritonServer, backe
         )
 
 
+@WITHOUT_TORCH
 def test_warm_up_runs_with_zeros(make: Make, triton_server: TritonServer, backend: str) -> None:
     """At every length that is named; Triton's log says so, and a sample that fails fails the load.
 
@@ -266,7 +273,6 @@ def test_warm_up_runs_with_zeros(make: Make, triton_server: TritonServer, backen
         ("onnxruntime", "readme.txt", "model.onnx"),
         ("openvino_text", "readme.txt", "model.xml"),
         ("openvino_text", "model.xml", "model.bin"),
-        ("torch_text", "readme.txt", "program.json"),
         ("torch_text", "program.json", "program.safetensors"),
     ],
 )
@@ -287,6 +293,7 @@ def test_a_broken_file_is_named(make: Make, backend: str) -> None:
         model.load()
 
 
+@WITHOUT_TORCH
 def test_a_configuration_that_contradicts_the_graph_is_refused(make: Make, backend: str) -> None:
     model = make(backend, inputs=(TensorConfig("input_ids", "INT64", (-1,)), INPUTS[1]))
     WRITERS[backend](model.folder)
@@ -314,6 +321,7 @@ def test_the_platform_name_and_a_file_name_find_the_backend(make: Make) -> None:
     assert model.client.get_model_config(model.name).config.backend == "onnxruntime"
 
 
+@WITHOUT_TORCH
 def test_no_batching_takes_full_shapes(make: Make, backend: str) -> None:
     model = make(
         backend,

@@ -21,7 +21,7 @@ from tests.gateway.kept_connections import KeptConnections
 from tests.gateway.text_serving import MODELS, TextServing
 from tests.triton_text import back
 
-REQUESTS = [3_000, pytest.param(10_000, marks=pytest.mark.long)]
+REQUESTS = [600, pytest.param(10_000, marks=pytest.mark.long)]
 CALLERS = 32
 ENDPOINTS = ("texts", "vectors")
 WORDS = ("the", "quick", "brown", "fox", "kettle", "of", "tea", "two", "cups", "rain", "roof", "a")
@@ -74,7 +74,7 @@ class Load:
         kind = self.chance.random()
         size = 1 if kind < 0.8 else self.chance.randint(2, 10 if kind < 0.95 else 100)
         texts = self.chance.choices(self.texts, k=size)
-        if self.chance.random() < 0.01:
+        if self.chance.random() < 0.03:
             texts[self.chance.randrange(size)] += " [FAIL]"
         body: dict[str, Any] = {"text": texts if size > 1 else texts[0]}
         if self.chance.random() < 0.02:
@@ -121,7 +121,7 @@ async def all_at_once(
             load.check(endpoint, body, status, answer)
             if status == 503:
                 # A restart takes seconds, and most requests are to be answered.
-                await asyncio.sleep(1)
+                await asyncio.sleep(3)
 
     async with asyncio.timeout(LIMIT_S):
         await asyncio.gather(*(caller() for _ in range(CALLERS)))
@@ -156,7 +156,7 @@ async def test_thousands_of_requests(
     await all_at_once(load, requests, connections, text_serving.triton)
     print(dict(load.outcomes))  # noqa: T201
     assert load.outcomes["ok"] > requests * 0.6
-    # Of one in a hundred that is to fail.
+    # Of three in a hundred that are to fail.
     assert load.outcomes["engine_failed"] > requests * 0.002
     assert load.outcomes["unavailable"] > 0
 
