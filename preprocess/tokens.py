@@ -53,6 +53,7 @@ class Tokenizer:
     def __init__(self, tokenizer_json: bytes, tokens: Tokens) -> None:
         self.library = library_of(tokenizer_json, tokens)
         self.library.enable_truncation(tokens.max_length, direction=tokens.truncation_side)
+        self.known_ids = tokens.known_ids
         self._tokens = tokens
 
     def encode(
@@ -62,7 +63,7 @@ class Tokenizer:
 
         Raises ServingError `too_large` when a text is longer than the model takes and truncation
         was not asked for, or when all texts together are too many tokens; `impossible` when a text
-        has no token at all.
+        has no token at all, or one that the model does not know.
         """
         encodings = self.library.encode_batch_fast(list(inputs))
         if not (self._tokens.truncate if truncate is None else truncate):
@@ -70,7 +71,7 @@ class Tokenizer:
                 if encoding.overflowing:
                     raise too_long(self._tokens.max_length, self._length(given))
         rows = [Encoded(encoding.ids, encoding.type_ids) for encoding in encodings]
-        check_rows(rows, limits)
+        check_rows(rows, limits, self.known_ids)
         return rows
 
     def whole(self, texts: Sequence[str], *, special: bool) -> list[tokenizers.Encoding]:
@@ -109,12 +110,28 @@ def too_long(limit: int, got: int) -> ServingError:
     )
 
 
-def check_rows(rows: Sequence[Encoded], limits: Limits) -> None:
-    """Raises ServingError `too_large` for too many tokens, `impossible` for a row of none."""
+def check_rows(rows: Sequence[Encoded], limits: Limits, known_ids: int | None) -> None:
+    """Raises ServingError `too_large` for too many tokens, `impossible` for a row of none or with
+    one that the model does not know."""
     sizes = [len(row.ids) for row in rows]
     check_total(sum(sizes), limits)
     if 0 in sizes:
         raise _empty()
+    if known_ids is not None:
+        for row in rows:
+            check_ids(row.ids, known_ids)
+
+
+def check_ids(ids: Sequence[int], known_ids: int | None, field: str | None = None) -> None:
+    """Raises ServingError `impossible` where one of them is beyond the model's rows: engines fail
+    there, or take another token's."""
+    if known_ids is not None and max(ids) >= known_ids:
+        raise ServingError(
+            "impossible",
+            "a text has a token that the tokenizer has and the model does not know; leave it out",
+            field=field,
+            limit=known_ids,
+        )
 
 
 def check_total(total: int, limits: Limits) -> None:
@@ -135,8 +152,9 @@ class TokenTotal:
     for: what no request may hold is refused before it is made.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, known_ids: int | None = None) -> None:
         self.limits = limits
+        self._known_ids = known_ids
         self.tokens = 0
 
     def check(self, more: int) -> None:
@@ -147,6 +165,7 @@ class TokenTotal:
         """The row, counted. Raises as check_rows does."""
         if not row.ids:
             raise _empty()
+        check_ids(row.ids, self._known_ids)
         self.check(len(row.ids))
         self.tokens += len(row.ids)
         return row

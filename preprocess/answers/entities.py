@@ -125,7 +125,7 @@ class TokenClassification:
         )
 
     def encode(self, request: Request, windows: Windows) -> Work:
-        total = TokenTotal(self._limits)
+        total = TokenTotal(self._limits, self._tokens.known_ids)
         texts, rows = [], []
         for piece in windows.pieces(request.texts):
             texts.append(self._windows(piece, request, windows, total))

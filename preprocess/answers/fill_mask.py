@@ -16,7 +16,7 @@ from preprocess.answers.work import Work
 from preprocess.parameters import Parameter, Parameters, read_parameters, texts, whole
 from preprocess.request import BodyForm, Request, TextField
 from preprocess.rows import Row
-from preprocess.tokens import Encoded, Tokenizer
+from preprocess.tokens import Encoded, Tokenizer, check_ids
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.meanings import Masks
@@ -137,6 +137,7 @@ class FillMask:
             raise ServingError(
                 "impossible", "no target is in the vocabulary", field="targets", limit=1, got=0
             )
+        check_ids(found, tokenizer.known_ids, "targets")
         return list(set(found))
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:

@@ -128,7 +128,7 @@ class QuestionAnswering:
         for field, texts in (("question", request.texts), ("context", contexts)):
             if "" in texts:
                 raise ServingError("impossible", f"a {field} is empty", field=field)
-        total = TokenTotal(self._limits)
+        total = TokenTotal(self._limits, self._tokens.known_ids)
         examples, rows = [], []
         for pair in self._pairs(request.texts, contexts, windows):
             examples.append(self._windows(pair, request.parameters, windows, total))

@@ -95,7 +95,7 @@ class ZeroShotClassification:
         truncate = self._tokens.truncate if request.truncate is None else request.truncate
         premises = windows.pieces(request.texts)
         hypotheses = windows.second_pieces(parameters.hypotheses)
-        total = TokenTotal(self._limits)
+        total = TokenTotal(self._limits, self._tokens.known_ids)
         rows = [
             total.add(row)
             for premise in premises

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from preprocess.generation.chat import render_chat
 from preprocess.generation.detokenizer import silent_tokens
 from preprocess.generation.request import Wanted
-from preprocess.tokens import Tokenizer
+from preprocess.tokens import Tokenizer, check_ids
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Generation
 
@@ -47,7 +47,8 @@ def read_prompts(
 ) -> list[Prompt]:
     """`with_text` for an engine that takes no ids.
 
-    Raises ServingError: `too_large` with both numbers, `impossible` for no tokens at all.
+    Raises ServingError: `too_large` with both numbers, `impossible` for no tokens at all or one
+    that the model does not know.
     """
     texts, special = wanted.prompts, wanted.messages is None
     if wanted.messages is not None:
@@ -64,6 +65,7 @@ def read_prompts(
                 "the prompt has no tokens, so the model has nothing to go on with",
                 field=wanted.field,
             )
+        check_ids(ids, tokenizer.known_ids, wanted.field)
         new = _new_tokens(len(ids), wanted, generation)
         as_sent = special and len(ids) == len(encoding.ids)
         taken = text if as_sent or not with_text else _text_of(ids, encoding, text, tokenizer)

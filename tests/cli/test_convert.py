@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from transformers import AutoTokenizer
 
 from tests.tiny_models import save_classifier
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.parity import gain, latency as latency_table
 from transformer_serving.desk.parity.check import TOLERANCES, Tolerance
+from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.engine.model_config import from_text
 
 
@@ -49,6 +54,31 @@ def test_sizes_and_the_table_of_every_engine_asked_for(
     assert [sample.name for sample in config.model_warmup] == [
         f"tokens{size}" for size in bundle.endpoint.tokens.buckets
     ]
+
+
+def test_tokens_that_the_model_has_no_row_for_are_remarked_on_and_refused(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    tokenizer.add_tokens([f"<word{at}>" for at in range(130 - len(tokenizer))])
+    # One that parity would write out, were it known.
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
+    tokenizer.save_pretrained(str(folder))
+    target = tmp_path / "bundle"
+    done = CliRunner().invoke(
+        main,
+        ["convert", str(folder), "--output", str(target), "--engine", "onnxruntime",
+         "--precision", "fp32", "--seq-len", "8", "20", "40", "--batch", "1", "2", "6"],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "the tokenizer has tokens beyond the 120 rows of the model's embeddings" in done.output
+    endpoint = open_bundle(target).endpoint
+    files = EngineFiles("onnxruntime", "fp32", (target / "model" / "model.onnx",))
+    local = LocalEndpoint(endpoint, (target / "tokenizer.json").read_bytes(), open_engine(files))
+    assert local.answer({"text": "the train left"})
+    unknown = tokenizer.convert_ids_to_tokens(129)
+    with pytest.raises(ServingError) as caught:
+        local.answer({"text": f"the {unknown} left"})
+    assert (caught.value.kind.status, caught.value.limit) == (422, 120)
 
 
 @pytest.fixture

@@ -65,6 +65,13 @@ def test_special_tokens_that_a_prompt_writes_out_may_be_words(folder: Path) -> N
     )
 
 
+def test_a_tokenizer_with_more_tokens_than_the_model_knows(folder: Path) -> None:
+    highest = open_language_model(str(folder)).tokenizer.ids
+    for rows, known in ((highest, None), (highest - 1, highest - 1)):
+        change(folder, "config.json", vocab_size=rows)
+        assert endpoint_of(open_language_model(str(folder)), LIMITS).tokens.known_ids == known
+
+
 def test_what_generation_config_and_the_tokenizer_say(folder: Path) -> None:
     change(
         folder, "generation_config.json", do_sample=True, temperature=0.7, top_k=0, top_p=0.9,

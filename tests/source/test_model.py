@@ -423,6 +423,14 @@ def test_a_padding_token_that_the_embeddings_have_no_row_for_is_refused(classifi
     assert open_source(str(classifier)).tokenizer.pad_id == rows
 
 
+def test_a_tokenizer_with_more_tokens_than_the_embeddings_have_rows(classifier: Path) -> None:
+    library = Library.from_file(str(classifier / "tokenizer.json"))
+    size = library.get_vocab_size()
+    for rows, known in ((size + 1, None), (size, None), (size - 1, size - 1)):
+        change(classifier / "config.json", vocab_size=rows)
+        assert tokens_of(open_source(str(classifier)), None, ()).known_ids == known
+
+
 def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConversionRefused, match=r"config\.json"):
         open_source(str(tmp_path))

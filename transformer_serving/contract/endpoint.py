@@ -64,6 +64,8 @@ class Tokens:
     no answer; None where the tokenizer has no such token. `padding_side` is where calls are padded,
     `question_first` whether question-answering puts the question before its context.
     `split_special_tokens`: special tokens that a text writes out are words as others, not tokens.
+    `known_ids` is how many ids the model has rows for, where the tokenizer gives more; None where
+    it does not, or nobody knows.
     """
 
     max_length: int
@@ -78,6 +80,7 @@ class Tokens:
     cls_id: int | None = None
     question_first: bool = True
     split_special_tokens: bool = False
+    known_ids: int | None = None
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,7 @@ def _tokens(fields: Fields) -> Tokens:
         # What the reference does with a tokenizer that pads on that side.
         question_first=fields.take("question_first", bool, default=side == "right"),
         split_special_tokens=fields.take("split_special_tokens", bool, default=False),
+        known_ids=_optional_number(fields, "known_ids", low=1, high=2**31 - 1),
     )
 
 

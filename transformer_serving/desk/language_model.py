@@ -148,6 +148,7 @@ def endpoint_of(source: LanguageModelSource, limits: Limits) -> Endpoint:
             truncation_side="left",
             unk_id=tokenizer.unk_id,
             split_special_tokens=tokenizer.split_special_tokens,
+            known_ids=tokenizer.known_ids(source.generation.vocabulary),
         ),
         limits=replace(
             limits,

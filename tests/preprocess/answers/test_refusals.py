@@ -330,6 +330,36 @@ def features(width: int) -> Served:
     return serve(FAMILIES["bert"], "feature-extraction", torch.nn.Identity(), outputs=outputs)
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_a_token_that_the_model_does_not_know_is_refused(task: str) -> None:
+    """Engines fail at it, each in its own way."""
+    highest = max(max(row.ids) for row in outcome(served(task), GOOD[task]))
+    for known, refused in ((highest + 1, False), (highest, True), (None, False)):
+        plain = served(task)
+        tokens = replace(plain.endpoint.tokens, known_ids=known)
+        content = FAMILIES["bert"].tokenizer().to_str().encode()
+        endpoint = Served(replace(plain.endpoint, tokens=tokens), content, plain.model)
+        found = outcome(endpoint, GOOD[task])
+        assert isinstance(found, ServingError) is refused
+        if refused:
+            assert (found.kind.code, found.limit, found.got) == ("impossible", highest, None)
+
+
+def test_a_target_that_the_model_does_not_know_is_refused() -> None:
+    plain, library = served("fill-mask"), FAMILIES["bert"].tokenizer()
+    known = max(max(row.ids) for row in outcome(plain, GOOD["fill-mask"])) + 1
+    tokens = replace(plain.endpoint.tokens, known_ids=known)
+    endpoint = Served(
+        replace(plain.endpoint, tokens=tokens), library.to_str().encode(), plain.model
+    )
+    beyond, within = (library.id_to_token(at) for at in (known, known - 1))
+    assert beyond is not None
+    for targets in ([beyond], [within, beyond]):
+        error = outcome(endpoint, {**GOOD["fill-mask"], **parameters(targets=targets)})
+        assert (error.kind.status, error.field, error.limit) == (422, "targets", known)
+    assert len(outcome(endpoint, {**GOOD["fill-mask"], **parameters(targets=[within])})) == 1
+
+
 def test_vectors_of_tokens_have_a_limit_for_all_texts() -> None:
     """As JSON they are thousands of times as long as the request."""
     text = "tea " * 30

@@ -23,6 +23,7 @@ from preprocess.tokens import Tokenizer
 from tests.preprocess.generation.test_request import read, with_template
 from tests.text_engine import fields
 from transformer_serving.contract.endpoint import read_endpoint
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Options, Sampling
 
 # Llama 3's and Mistral's form: the first message begins with a special token, behind bos_token.
@@ -85,6 +86,24 @@ def test_an_engine_that_adds_bos_is_told_a_conversation_without_it(
     assert prompt.ids.count(0) == 1
     assert prompt.text == render_chat(SAYING, made).removeprefix("<s>")
     assert library.encode(prompt.text).ids == prompt.ids
+
+
+def test_a_token_that_the_model_does_not_know_is_refused() -> None:
+    library, written = byte_level(), fields()
+    ids = library.encode("tea").ids
+    for known in (max(ids) + 1, max(ids)):
+        written["tokens"]["known_ids"] = known
+        endpoint = read_endpoint(json.dumps(written))
+        assert endpoint.generation is not None
+        reads = Tokenizer(str(library.to_str()).encode(), endpoint.tokens)
+        wanted = read({"text": "tea"}, endpoint)
+        if known > max(ids):
+            assert read_prompts(wanted, reads, endpoint.generation, with_text=False)
+            continue
+        with pytest.raises(ServingError) as caught:
+            read_prompts(wanted, reads, endpoint.generation, with_text=False)
+        error = caught.value
+        assert (error.kind.code, error.field, error.limit) == ("impossible", "text", known)
 
 
 def test_many_special_tokens_in_front_are_not_tried_one_by_one() -> None:

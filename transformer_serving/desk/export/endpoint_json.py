@@ -45,6 +45,7 @@ def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int
         cls_id=tokenizer.cls_id,
         question_first=tokenizer.padding_side == "right",
         split_special_tokens=tokenizer.split_special_tokens,
+        known_ids=tokenizer.known_ids(source.vocabulary),
     )
 
 

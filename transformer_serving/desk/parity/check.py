@@ -148,7 +148,7 @@ def texts_of(tokenizer_json: bytes, tokens: Tokens) -> tuple[str, ...]:
     tokens."""
     library = library_of(tokenizer_json, tokens)
     plain = parity_texts(lambda text: len(library.encode(text).ids), tokens.max_length)
-    return (*plain, with_special(library, tokens.pad_token))
+    return (*plain, with_special(library, tokens))
 
 
 def compare(case: Case, files: EngineFiles) -> ParityReport:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from transformer_serving.contract.endpoint import Tokens
+
 _STORY = (
     "the train left early because of snow and we waited in a small warm room where someone "
     "played an old piano while children drew ships on paper later the clerk brought tea said "
@@ -40,12 +42,16 @@ def parity_texts(count_tokens: Callable[[str], int], max_length: int) -> tuple[s
     return _ODD + tuple(_text_of(size, count_tokens) for size in sorted(lengths))
 
 
-def with_special(library: Any, padding: str) -> str:
+def with_special(library: Any, tokens: Tokens) -> str:
     """A text that writes out special tokens of the tokenizer, which it may take for words or for
-    what they are; the padding token, which nobody writes, is none of them."""
-    added = library.get_added_tokens_decoder()
-    names = [str(one.content) for _, one in sorted(added.items()) if one.special]
-    shown = [name for name in names if name != padding][:_MOST_SPECIAL]
+    what they are; the padding token, which nobody writes, is none of them, nor are those that the
+    model does not know."""
+    names = [
+        str(one.content)
+        for at, one in sorted(library.get_added_tokens_decoder().items())
+        if one.special and (tokens.known_ids is None or at < tokens.known_ids)
+    ]
+    shown = [name for name in names if name != tokens.pad_token][:_MOST_SPECIAL]
     return f"the train {' left '.join(shown)} early"
 
 

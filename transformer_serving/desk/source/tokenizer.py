@@ -22,7 +22,7 @@ class TokenizerFile:
     """tokenizer.json with padding and truncation taken out, and what serving must know beside it.
 
     `names` are the inputs that the tokenizer fills. `max_length` is its own limit in tokens, ids
-    are None for tokens it does not have.
+    are None for tokens it does not have. `ids` is one more than its highest.
     """
 
     content: bytes
@@ -39,6 +39,7 @@ class TokenizerFile:
     mask_token: str | None = None
     cleans_up_spaces: bool = False
     split_special_tokens: bool = False
+    ids: int = 0
 
     def library(self) -> Any:
         """The Rust tokenizer as serving asks it."""
@@ -47,6 +48,11 @@ class TokenizerFile:
         tokenizer = Tokenizer.from_buffer(self.content)
         tokenizer.encode_special_tokens = self.split_special_tokens
         return tokenizer
+
+    def known_ids(self, rows: int) -> int | None:
+        """`rows` of the model's embeddings where there are ids beyond them; 0 where the model does
+        not say."""
+        return rows if 0 < rows < self.ids else None
 
 
 def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True) -> TokenizerFile:
@@ -83,6 +89,7 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True)
         cleans_up_spaces=bool(loaded.clean_up_tokenization_spaces),
         # Told to the Rust tokenizer at each call, and no part of its file.
         split_special_tokens=bool(getattr(loaded, "split_special_tokens", False)),
+        ids=max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
     )
 
 
