@@ -136,8 +136,11 @@ def test_special_tokens_taken_for_words_are_refused(model: Model) -> None:
         for body in model.case.bodies
     )
     split = replace(endpoint.tokens, split_special_tokens=True)
-    with pytest.raises(ConversionRefused, match="largest difference"):
+    # The graph computes what the model does, of other tokens.
+    with pytest.raises(ConversionRefused, match="largest difference") as refused:
         refuse_when_over(model.report(endpoint=replace(endpoint, tokens=split)))
+    assert "transformers.pipeline reads some requests otherwise: compare" in str(refused.value)
+    assert "other --engine" not in str(refused.value)
 
 
 def test_labels_in_another_order_are_refused(model: Model) -> None:

@@ -220,7 +220,7 @@ def within(report: ParityReport) -> bool:
 def refuse_when_over(report: ParityReport) -> None:
     """Raise ConversionRefused, with the worst case, for a report over its precision's tolerance."""
     if not within(report):
-        raise ConversionRefused(f"{described(report)}; {_advice(report.precision)}")
+        raise ConversionRefused(f"{described(report)}; {_advice(report)}")
 
 
 def described(report: ParityReport) -> str:
@@ -243,10 +243,16 @@ def described(report: ParityReport) -> str:
     )
 
 
-def _advice(precision: str) -> str:
-    if precision == "fp32":
-        return "the exported graph does not compute what the model does; try the other --engine"
-    return "convert with --precision fp32, or auto for the fastest that passes"
+def _advice(report: ParityReport) -> str:
+    if report.precision != "fp32":
+        return "convert with --precision fp32, or auto for the fastest that passes"
+    if report.shapes is not None and report.shapes.fault is None:
+        return (
+            f"the engine computes what the model does, and {report.reference} reads some requests "
+            "otherwise: compare the prompts, lengths, tokenizer settings and labels that the "
+            "model's files say, and correct them"
+        )
+    return "the exported graph does not compute what the model does; try the other --engine"
 
 
 def choose(
