@@ -232,6 +232,17 @@ RELIED_ON = (
         "gateway/host/faults.py: seven faults fenced off",
     ),
     Relied(
+        "clearml-serving", _HOST, "ModelRequestProcessor",
+        "_task _sync_monitored_models(force) _update_monitored_models() _model_monitoring_versions "
+        "_model_monitoring_endpoints _model_monitoring_update_request _engine_processor_lookup",
+        "gateway/host/monitored_versions.py: versions are numbered alike by all workers",
+    ),
+    Relied(
+        "clearml-serving", "clearml_serving/serving/endpoints.py", "ModelEndpoint",
+        "model_id",
+        "gateway/host/monitored_versions.py: what the serving task has of a version",
+    ),
+    Relied(
         "clearml-serving", _ENGINE, "BasePreprocessRequest",
         "__init__(model_endpoint,task) _instantiate_custom_preprocess_cls(task) _preprocess "
         "get_engine_cls(engine) is_preprocess_async is_process_async is_postprocess_async "

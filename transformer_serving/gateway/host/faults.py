@@ -25,6 +25,7 @@ from typing import Any
 
 from transformer_serving.contract.naming import AUTO_UPDATED, name_fault
 from transformer_serving.contract.worker.request_counts import request_counts
+from transformer_serving.gateway.host.monitored_versions import share_versions
 
 log = logging.getLogger("transformer_serving.gateway")
 
@@ -33,6 +34,7 @@ def fence(processor_class: Any) -> None:
     """Wrap the methods of ModelRequestProcessor."""
     _fence_plot(processor_class)
     _fence_monitoring(processor_class)
+    share_versions(processor_class)
     _fence_canaries(processor_class)
     _fence_lock(processor_class)
     _show_counts(processor_class)
