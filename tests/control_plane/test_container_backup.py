@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from tests.free_ports import free_port
-from transformer_serving.control_plane.integrity import DATABASE, IN_CONTAINER
+from transformer_serving.control_plane.integrity import DATABASE, IN_CONTAINER, note_of
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import container_backup
@@ -206,7 +206,7 @@ def test_one_that_was_killed_half_way_is_not_served_and_ended_by_another(
     volumes, file = stopped
     killed = (
         "import os\nfrom transformer_serving.desk.local import container_backup\n"
-        "container_backup._take_place = lambda data, new, kept: os._exit(9)"
+        "container_backup._take_place = lambda *_: os._exit(9)"
     )
     assert container.run("restore", file.read_bytes(), before=killed).returncode == 9
     (volumes.data / DATABASE).unlink()
@@ -250,3 +250,43 @@ def test_a_pod_is_held_until_it_is_ended(container: Container) -> None:
         assert b"nothing is served" in held.stdout.readline()
         held.send_signal(signal.SIGTERM)
         assert held.wait(30) == 0
+
+
+def test_without_room_for_what_was_there_the_services_id_is_as_it_was(
+    container: Container, stopped: tuple[Volumes, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volumes, file = stopped
+    (volumes.shared / "serving-id").write_text("the-service-of-now\n")
+    mkdir = Path.mkdir
+
+    def no_room(path: Path, *given: object, **named: object) -> None:
+        if path.name.startswith("before-"):
+            raise OSError(28, "No space left on device")
+        mkdir(path, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "mkdir", no_room)
+    with pytest.raises(Failure, match="nothing was restored"), file.open("rb") as stream:
+        container_backup.restore(volumes, stream)
+    monkeypatch.undo()
+    assert (volumes.shared / "serving-id").read_text() == "the-service-of-now\n"
+    with file.open("rb") as stream:
+        kept = container_backup.restore(volumes, stream)
+    assert not (volumes.shared / "serving-id").exists()
+    assert (kept / "serving-id").read_text() == "the-service-of-now\n"
+
+
+def test_what_a_restore_left_half_way_is_not_backed_up(
+    container: Container, stopped: tuple[Volumes, Path]
+) -> None:
+    """Else an empty database would be made, and taken for all that there was."""
+    volumes, _ = stopped
+    note_of(volumes.data).write_text("a restore was ended half way\n")
+    (volumes.data / DATABASE).unlink()
+    done = container.run("backup")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"nothing to back up: a restore was ended half way" in done.stderr
+    note_of(volumes.data).unlink()
+    done = container.run("backup")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"has no database" in done.stderr
+    assert not (volumes.data / DATABASE).exists()

@@ -122,6 +122,26 @@ def test_what_a_killed_add_left_is_healed_by_the_bundle_before(
         api.download(artifact["uri"], tmp_path / "stored")
         assert (tmp_path / "stored").read_bytes() == a.preprocess.read_bytes()
         assert not deployed(target, a)
+        # Nor where this desk cannot read what is stored: its hash is the bundle's.
+        monkeypatch.setattr(ClearmlApi, "download", unread)
+        assert not deployed(target, a)
+
+
+def unread(*_: object) -> None:
+    raise Failure("the file server is not reached from here")
+
+
+def test_what_others_undid_stays_registered(
+    target: DeployTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their older copy may yet bring back the entry that names it; where the add itself fails,
+    nothing does."""
+    bundle = write_small(tmp_path / "bundle")
+    monkeypatch.setattr(endpoint, "upload", lambda target, bundle, *_: registered(target, bundle))
+    monkeypatch.setattr(endpoint, "has_code", lambda *_: False)
+    with pytest.raises(Failure, match="every time somebody else's change undid it"):
+        deployed(target, bundle)
+    assert target.registry().bundles("texts")
 
 
 def begin(target: DeployTarget, bundle: Bundle) -> object:

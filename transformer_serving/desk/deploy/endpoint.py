@@ -160,6 +160,10 @@ def _begun(
     return _Added(endpoint, bundle.manifest, model_id, refusals, way_back, changed)
 
 
+class Undone(Failure):
+    """Whatever was added, other writers' changes were without it."""
+
+
 @contextmanager
 def _healing_told(target: DeployTarget, added: _Added, limit: TimeLimit) -> Iterator[None]:
     """Where `model add` is cut short or fails: it changes an endpoint in two steps.
@@ -176,9 +180,11 @@ def _healing_told(target: DeployTarget, added: _Added, limit: TimeLimit) -> Iter
         yield
     except Failure as failure:
         said, limit.advice = f"{failure}; {limit.advice}", advice
-        # Why it failed matters more.
-        with suppress(Failure):
-            forget_unused(target, [added.model_id])
+        # Another writer's older copy may yet bring back the entry that names the model.
+        if not isinstance(failure, Undone):
+            # Why it failed matters more.
+            with suppress(Failure):
+                forget_unused(target, [added.model_id])
         raise Failure(said, exit_code=failure.exit_code) from failure
     limit.advice = advice
 
@@ -293,7 +299,7 @@ def add_and_look(
         is_there = entry.get("model_id") == model_id
         if is_there and has_code(target.cli, entry, bundle.preprocess) is not False:
             return
-    raise Failure(
+    raise Undone(
         f"{name} was added {_ADD_TRIES} times and every time somebody else's change undid it; "
         "let only one 'clearml-serving' write at a time"
     )

@@ -29,7 +29,7 @@ def is_golden(reply: Reply, manifest: Manifest) -> bool:
 
 def asked_for(target: DeployTarget, bundle: Bundle, endpoint: str) -> str | None:
     """The model that the endpoint is configured with, where that is a registration of the bundle
-    and its preprocess file is the bundle's; None: it is not, or it cannot be seen.
+    and its preprocess file is the bundle's, as far as it can be read; None: it is not.
 
     The one that answers may be the one before: it serves on where the configured one was refused,
     but a new worker or Triton would only find that.
@@ -39,7 +39,7 @@ def asked_for(target: DeployTarget, bundle: Bundle, endpoint: str) -> str | None
     same = [row.model_id for row in rows if row.bundle_version == version]
     entry = _entry(target, endpoint)
     model_id = str(entry.get("model_id"))
-    if model_id not in same or not has_code(target.cli, entry, bundle.preprocess):
+    if model_id not in same or has_code(target.cli, entry, bundle.preprocess) is False:
         return None
     return model_id
 

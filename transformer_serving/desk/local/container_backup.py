@@ -98,9 +98,8 @@ def restore(volumes: Volumes, stream: IO[bytes]) -> Path:
             raise Failure(f"{backup_file.name_of(stream)} cannot be restored: {why}")
         (new / FILES).mkdir(exist_ok=True)
         sync_all(new)
-        with undisturbed(), _half_way(data):
-            _put_keys(volumes, stored)
-            _take_place(data, new, kept)
+        with undisturbed(), _half_way(data), _keys_put(volumes, stored) as before:
+            _take_place(data, new, kept, before.get(SERVING_ID))
     return kept
 
 
@@ -128,19 +127,25 @@ def _half_way(data: Path) -> Iterator[None]:
     note.unlink()
 
 
-def _take_place(data: Path, new: Path, kept: Path) -> None:
-    """By names alone, which no disk that is full keeps from changing; back where one fails."""
+def _take_place(data: Path, new: Path, kept: Path, serving_id: str | None) -> None:
+    """By names alone, which no disk that is full keeps from changing; back where one fails.
+
+    `serving_id` is that of the data that were there, and is kept with them.
+    """
     kept.mkdir(mode=0o700)
     moves = [(path, kept / path.name) for path in _of_data(data)]
     moves += [(path, data / path.name) for path in _of_data(new)]
     done: list[tuple[Path, Path]] = []
     try:
+        if serving_id is not None:
+            write_private(kept / SERVING_ID, serving_id)
         for source, target in moves:
             source.rename(target)
             done.append((source, target))
     except OSError:
         for source, target in reversed(done):
             target.rename(source)
+        (kept / SERVING_ID).unlink(missing_ok=True)
         kept.rmdir()
         raise
 
@@ -155,12 +160,31 @@ def _of_data(folder: Path) -> list[Path]:
     ]
 
 
-def _put_keys(volumes: Volumes, stored: StackRecord) -> None:
-    """Those of a new volume are the backup's, as its callers know them."""
+@contextmanager
+def _keys_put(volumes: Volumes, stored: StackRecord) -> Iterator[dict[str, str]]:
+    """What the other containers read is as the backup has it; as it was, where the block fails.
+
+    Yields what was there. Keys of a new volume are the backup's, as its callers know them.
+    """
+    names = (ACCESS_KEY, SECRET_KEY, SERVING_ID)
+    files = [volumes.shared / name for name in names]
+    before = {file.name: file.read_text("utf-8") for file in files if file.exists()}
+    wanted = {SERVING_ID: stored.serving_id}
     for name, value in ((ACCESS_KEY, stored.access_key), (SECRET_KEY, stored.secret_key)):
         if volumes.text(name) is None:
-            write_private(volumes.shared / name, value + "\n")
-    if stored.serving_id is None:
-        (volumes.shared / SERVING_ID).unlink(missing_ok=True)
+            wanted[name] = value
+    try:
+        for name, text in wanted.items():
+            _put(volumes.shared / name, None if text is None else text + "\n")
+        yield before
+    except BaseException:
+        for name in wanted:
+            _put(volumes.shared / name, before.get(name))
+        raise
+
+
+def _put(file: Path, text: str | None) -> None:
+    if text is None:
+        file.unlink(missing_ok=True)
     else:
-        write_private(volumes.shared / SERVING_ID, stored.serving_id + "\n")
+        write_private(file, text)

@@ -35,6 +35,11 @@ def moment(data: Path) -> Iterator[Path]:
     there is nothing to back up, or no room.
     """
     why = integrity.fault(data)
+    if why is None and (note := integrity.note_of(data)).exists():
+        why = note.read_text("utf-8").strip()
+    if why is None and not (data / integrity.DATABASE).exists():
+        # SQLite would make an empty one, and its backup would be taken for a whole one.
+        why = f"{data} has no database"
     if why is not None:
         raise Failure(f"nothing to back up: {why}")
     # Beside the files: links need the same file system.
