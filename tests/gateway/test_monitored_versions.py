@@ -153,6 +153,38 @@ def test_two_that_numbered_at_one_moment_agree_at_the_next_look(service: Service
     assert not first._engine_processor_lookup
 
 
+def asked(worker: Any) -> dict[str, str]:
+    """Of several versions, which share their route's weights."""
+    return {url: row.model_id for url, row in worker._model_monitoring_endpoints.items()}
+
+
+def test_a_row_that_another_writer_undid_is_written_again_and_closes_nothing(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look that changes something closes the worker to requests for a moment."""
+    monkeypatch.setitem(MONITORED, "max_versions", 2)
+    service.publish("m1")
+    first = service.worker()
+    before = dict(service.task.items["model_monitoring_eps"])
+    service.publish("m2")
+    service.look(first)
+    both = {"auto/1": "m1", "auto/2": "m2"}
+    assert service.task.loaded == asked(first) == both
+    for undone in (before, {}):
+        service.task.items["model_monitoring_eps"] = undone
+        assert not first._update_monitored_models()
+        assert service.task.loaded == asked(first) == both
+        written = service.task.written
+        assert not first._update_monitored_models()
+        assert service.task.written == written
+    # One that was taken out for a newer one stays out.
+    second = service.worker()
+    service.publish("m3")
+    service.look(second, first, second, first)
+    assert service.task.loaded == asked(first) == asked(second)
+    assert sorted(service.task.loaded.values()) == ["m2", "m3"]
+
+
 def test_what_was_removed_while_no_worker_ran_leaves_the_task(service: Service) -> None:
     service.publish("m1")
     service.worker()

@@ -169,7 +169,8 @@ _A_NAME = _form("the name", _NAME.pattern)
 # Into a module's parts, none of which is one that Python gives every object.
 _A_PLACE = _form("the name", r"(?!__)\w+(?:\.(?!__)\w+)*")
 _A_NUMBER = _form("the number", r"-?Infinity|NaN")
-_A_WORD = _form("the text", r"[\w ,.>-]{0,200}")
+# A constant of the graph: a mode's name, an einsum's letters, what an assertion says.
+_A_WORD = _form("the text", r"[\w ,.<>='()+*/-]{0,200}")
 _TEXTS: Mapping[str, Fault] = {
     "target": _operator_fault,
     "expr_str": _size_fault,

@@ -29,12 +29,17 @@ def share_versions(processor_class: Any) -> None:
 
     @wraps(update)
     def update_monitored_models(self: Any) -> Any:
+        rows = None
         try:
-            _take_over(self, self._task.get_configuration_object_as_dict(_ITEM) or {})
+            rows = self._task.get_configuration_object_as_dict(_ITEM) or {}
+            _take_over(self, rows)
         except Exception as error:
             # The look itself must not miss it: this worker goes on with its own numbers.
             log.warning("versions of monitored models cannot be read: %s", type(error).__name__)
-        return update(self)
+        found = update(self)
+        if rows is not None and not found:
+            _write_again(self, rows)
+        return found
 
     processor_class._update_monitored_models = update_monitored_models
 
@@ -58,9 +63,22 @@ def _take_over(processor: Any, rows: Mapping[str, Any]) -> None:
             processor._engine_processor_lookup.pop(url, None)
             processor._model_monitoring_update_request = True
     for name, versions in numbers.items():
-        if processor._model_monitoring_versions.get(name) != versions:
+        own = processor._model_monitoring_versions.get(name, {})
+        left = {number: model for number, model in own.items() if number not in versions}
+        versions |= {n: model for n, model in left.items() if model not in versions.values()}
+        if own != versions:
             processor._model_monitoring_versions[name] = versions
             processor._model_monitoring_update_request = True
+
+
+def _write_again(processor: Any, rows: Mapping[str, Any]) -> None:
+    """What this worker serves and the task has no row of: another writer has undone it, and the
+    host writes only what is new to it.
+    """
+    served = processor._model_monitoring_endpoints
+    if served.keys() - rows.keys():
+        row_of = {url: row.as_dict(remove_null_entries=True) for url, row in served.items()}
+        processor._task.set_configuration_object(name=_ITEM, config_dict=row_of)
 
 
 def _endpoint(row: Mapping[str, Any]) -> Any:
