@@ -55,8 +55,12 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_convert_prints_a_line_for_a_shell(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convert, "_found", lambda done: "parity is well")
     manifest = SimpleNamespace(bundle_version=1, task="t", engine="e", precision="fp32")
+    endpoint = SimpleNamespace(tokens=SimpleNamespace(known_ids=None))
     done = SimpleNamespace(
-        latencies=(), refused=(), gain=None, bundle=SimpleNamespace(manifest=manifest)
+        latencies=(),
+        refused=(),
+        gain=None,
+        bundle=SimpleNamespace(manifest=manifest, endpoint=endpoint),
     )
     shown = said(lambda console: convert._say(console, cast("Any", done), Path("[v2]/my b")))
     assert "for t in [v2]/my b (e, fp32)" in shown
