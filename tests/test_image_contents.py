@@ -7,7 +7,6 @@ development, Python finds there what a copied package lacks.
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -18,6 +17,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+
+from tests.test_imports import modules_of
 
 ROOT = Path(__file__).parent.parent
 KIT = "transformer_serving"
@@ -44,7 +45,9 @@ files = {name: getattr(module, "__file__", None) for name, module in list(sys.mo
 print(json.dumps({name: file for name, file in files.items() if file}))
 """
 # What an embedded stack alone is asked for: record.py says so beside its import.
-ELSEWHERE = {"control-plane": {("desk/local/record.py", f"{KIT}.engine.triton_process")}}
+ELSEWHERE = {
+    "control-plane": {("desk/local/record.py", f"{KIT}.engine.triton_process.TritonAddresses")}
+}
 
 
 def copied(image: str) -> list[Path]:
@@ -115,8 +118,8 @@ def test_what_their_functions_import_of_the_kit_is_in_the_image(
         (str(Path(file).relative_to(root / KIT)), wanted)
         for name, file in modules.items()
         if name.partition(".")[0] == KIT and file.endswith(".py")
-        for wanted in imports(Path(file))
-        if not is_in(root, wanted)
+        for wanted in modules_of(Path(file))
+        if wanted.partition(".")[0] == KIT and not is_in(root, wanted)
     }
     assert missing == ELSEWHERE.get(image, set())
 
@@ -133,31 +136,18 @@ def test_what_they_import_of_others_is_in_its_lock(
         _plain(distribution)
         for name, file in modules.items()
         if name.partition(".")[0] == KIT and file.endswith(".py")
-        for module in imports(Path(file), of_others=True)
+        for module in modules_of(Path(file))
+        if module.partition(".")[0] != KIT
         for distribution in of_modules.get(module.partition(".")[0], ())
     }
     assert wanted
     assert wanted - locked == set()
 
 
-def imports(file: Path, of_others: bool = False) -> set[str]:
-    """What a file imports anywhere, of the kit or of others, but for types alone."""
-    tree = ast.parse(file.read_bytes())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            node.body = []
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module)
-    return {name for name in found if (name.partition(".")[0] != KIT) is of_others}
-
-
-def is_in(root: Path, module: str) -> bool:
-    path = root.joinpath(*module.split("."))
-    return path.is_dir() or path.with_suffix(".py").is_file()
+def is_in(root: Path, name: str) -> bool:
+    """A module, or what stands in one."""
+    path = root.joinpath(*name.split("."))
+    return any(one.is_dir() or one.with_suffix(".py").is_file() for one in (path, path.parent))
 
 
 def _plain(name: str) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from transformer_serving.contract import manifest
+from transformer_serving.contract.gate.file_names import FILE_NAMES
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.builders.table import ENGINES, choose_precision, ladder_of
 from transformer_serving.desk.convert import ConvertRequest, convert
 from transformer_serving.desk.deploy.model_add import add_arguments
+from transformer_serving.engine.bundle_config import ENGINE_BACKENDS
 from transformer_serving.engine.model_config import from_text
 
 
@@ -28,8 +31,10 @@ def abacus(monkeypatch: pytest.MonkeyPatch) -> None:
         aux_config='backend="abacus"', build=build_abacus,
     )  # fmt: skip
     monkeypatch.setitem(ENGINES, "abacus", row)
-    # What the containers know too, and so is the contract's.
+    # What the containers know too: the contract's name and files, and the backend.
     monkeypatch.setattr(manifest, "ENGINES", (*manifest.ENGINES, "abacus"))
+    monkeypatch.setitem(cast("Any", FILE_NAMES), "abacus", FILE_NAMES["onnxruntime"])
+    monkeypatch.setitem(cast("Any", ENGINE_BACKENDS), "abacus", ("onnxruntime",))
 
 
 @pytest.mark.usefixtures("abacus")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # The cause fits; what follows it is mostly advice, or a place in somebody else's code.
-_MOST = 200
+MOST = 200
 
 
 def one_line(text: object, most: int | None = None) -> str:
@@ -13,7 +13,7 @@ def one_line(text: object, most: int | None = None) -> str:
 
 def first_line(error: BaseException) -> str:
     """The beginning of its first line; "" where it says nothing."""
-    return (str(error).strip().splitlines() or [""])[0][:_MOST]
+    return (str(error).strip().splitlines() or [""])[0][:MOST]
 
 
 def named_line(error: BaseException) -> str:

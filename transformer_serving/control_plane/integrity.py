@@ -100,10 +100,8 @@ def fault(folder: Path, *, most_bytes: int | None = None) -> str | None:
 
 def quick_fault(folder: Path) -> str | None:
     """The same without a look at every page of a large database: what one found before is noted."""
-    try:
-        return note_of(folder).read_text("utf-8")
-    except OSError:
-        return fault(folder, most_bytes=QUICK_BYTES)
+    found = noted(folder)
+    return fault(folder, most_bytes=QUICK_BYTES) if found is None else found
 
 
 def found_damage(folder: Path) -> str | None:
@@ -127,6 +125,13 @@ def _lost_with_all(error: Exception) -> str | None:
     """None for what says nothing of its pages: it is busy, or not to be opened."""
     is_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
     return f"everything in it ({error})" if is_damage else None
+
+
+def noted(folder: Path) -> str | None:
+    """Why nothing of the folder is served, where that was found before."""
+    with suppress(OSError):
+        return note_of(folder).read_text("utf-8")
+    return None
 
 
 def note_of(folder: Path) -> Path:

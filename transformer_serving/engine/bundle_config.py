@@ -68,9 +68,7 @@ def config_faults(raw: bytes, manifest: Manifest) -> Iterator[str]:
 
 def _engine_faults(config: ModelConfig, engine: str) -> Iterator[str]:
     """Triton goes by the platform for some models, and by the backend for the others."""
-    wanted = ENGINE_BACKENDS.get(engine)
-    if wanted is None:
-        return
+    wanted = ENGINE_BACKENDS[engine]
     named = (BACKENDS.get(config.platform, config.platform), backend_of(config))
     for field, got in zip(("platform", "backend"), named, strict=True):
         if got not in wanted and (got or field == "backend"):

@@ -57,10 +57,9 @@ FILE_NAMES: Mapping[str, FileNames] = {
 
 def name_faults(engine: str, names: Sequence[str]) -> Iterator[str]:
     """Why the bundle must not be loaded; `names` are the manifest's of the model's files."""
-    # A manifest's engine is a known one; one that is being added has yet to get its row.
-    allowed = FILE_NAMES.get(engine)
-    for name in names if allowed is not None else ():
-        if allowed is not None and not allowed.allow(name):
+    allowed = FILE_NAMES[engine]
+    for name in names:
+        if not allowed.allow(name):
             yield (
                 f"file '{name}' is none that a bundle of engine {engine} may have: it may be code, "
                 "or weights that run code as they are read; convert again"

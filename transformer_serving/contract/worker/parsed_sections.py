@@ -14,7 +14,7 @@ import importlib
 from functools import lru_cache, wraps
 from typing import Any
 
-# Four sections a look, and those before a change.
+# Five sections a look, and those before a change.
 _KEPT = 16
 
 

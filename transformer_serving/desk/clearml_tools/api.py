@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from transformer_serving.contract.error_line import one_line
+from transformer_serving.contract.error_line import MOST, one_line
 from transformer_serving.desk import http
 from transformer_serving.desk.clearml_tools import storage
 from transformer_serving.desk.failure import Failure
@@ -25,8 +25,6 @@ _VERSION = "v2.23"
 _TIMEOUT_S = 30.0
 _WAIT_S = 10.0
 _PAUSE_S = 0.5
-# Of what a server says of a refusal.
-_MOST_SAID = 200
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -54,7 +52,7 @@ class ClearmlApi:
             if time.monotonic() > deadline:
                 raise Failure(
                     f"the ClearML server at {self.host} did not answer within {seconds:.0f} s: "
-                    f"{one_line(cause, _MOST_SAID)}; "
+                    f"{one_line(cause, MOST)}; "
                     "start it, or look: transformer-serving status, transformer-serving doctor"
                 )
             time.sleep(_PAUSE_S)
@@ -131,7 +129,7 @@ def _reason(body: bytes) -> str:
         said = json.loads(body)["meta"]["result_msg"]
     except (ValueError, KeyError, TypeError):
         return ""
-    return f": {one_line(said, _MOST_SAID)}" if said else ""
+    return f": {one_line(said, MOST)}" if said else ""
 
 
 def _server(address: str) -> tuple[str, str | None, int | None]:

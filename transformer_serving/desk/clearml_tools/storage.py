@@ -17,11 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from transformer_serving.contract.error_line import first_line, one_line
+from transformer_serving.contract.error_line import MOST, first_line, one_line
 from transformer_serving.desk.failure import Failure
 
 _MODULE = "transformer_serving.desk.clearml_tools.storage"
-_MOST_SAID = 200
 # More than any model takes; a command's own time ends it before.
 _FETCH_S = 6 * 3600
 # The SDK tells its log why, and raises less.
@@ -43,7 +42,7 @@ def fetch(address: str, target: Path, environment: Mapping[str, str]) -> None:
     if done.returncode:
         output = done.stdout + done.stderr
         said = _LOGGED.findall(output) or output.strip().splitlines()[-1:] or ["no output"]
-        raise Failure(f"{address} could not be fetched: {one_line(said[0], _MOST_SAID)}")
+        raise Failure(f"{address} could not be fetched: {one_line(said[0], MOST)}")
 
 
 def main() -> None:

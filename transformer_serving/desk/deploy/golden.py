@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from transformer_serving.contract.error_line import one_line
+from transformer_serving.contract.error_line import MOST, one_line
 from transformer_serving.contract.golden import agrees, disagreement
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.contract.naming import VERSION_HEADER
@@ -16,8 +16,6 @@ from transformer_serving.desk import http
 
 _REQUEST_S = 20.0
 _PAUSE_S = 0.2
-# Of what the network says.
-_MOST_SAID = 200
 # Behind one address may stand several containers and workers, and each finds a new bundle by a poll
 # of its own. Every request is a new connection, so this many answers one after the other are those
 # of all of them: the most that docker/balancer takes, in turn.
@@ -45,7 +43,7 @@ def ask(
     try:
         answer = http.ask(url, sent, every, timeout_s=timeout_s)
     except http.NoAnswer as error:
-        return Reply(0, {"message": one_line(error.cause, _MOST_SAID)}, None)
+        return Reply(0, {"message": one_line(error.cause, MOST)}, None)
     try:
         body = json.loads(answer.body)
     except ValueError:

@@ -34,9 +34,7 @@ def moment(data: Path) -> Iterator[Path]:
     open from which its pages are copied after that; so both are of one moment. Raises Failure where
     there is nothing to back up, or no room.
     """
-    why = integrity.fault(data)
-    if why is None and (note := integrity.note_of(data)).exists():
-        why = note.read_text("utf-8").strip()
+    why = integrity.fault(data) or integrity.noted(data)
     if why is None and not (data / integrity.DATABASE).exists():
         # SQLite would make an empty one, and its backup would be taken for a whole one.
         why = f"{data} has no database"
