@@ -63,8 +63,10 @@ class Coalescer:
     # What is to be answered before this moment cannot be, of what is taken now.
     _ends: float = 0.0
     _starting: bool = False
-    # To look again when who is young now is older.
-    _timer: asyncio.TimerHandle | None = None
+    # To look again when who is young now is older; and when that is, on the loop's clock: what
+    # uvloop gives for a wait of less than a millisecond cannot say it.
+    _timer: asyncio.Handle | None = None
+    _looks_again: float = 0.0
     _traced: TracedTickets = field(default_factory=dict)
     # The loop holds tasks weakly: one that nobody else holds may vanish while it waits.
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -212,10 +214,12 @@ class Coalescer:
     def _wake_later(self, seconds: float) -> None:
         """A call that runs and hangs must not hold up who may leave by then."""
         loop = asyncio.get_running_loop()
+        when = loop.time() + seconds
         if self._timer is not None:
-            if self._timer.when() <= loop.time() + seconds:
+            if self._looks_again <= when:
                 return
             self._timer.cancel()
+        self._looks_again = when
         self._timer = loop.call_later(seconds, self._look_again)
 
     def _look_again(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 
 from preprocess.admission import Admission
 from preprocess.coalesce import Coalescer
@@ -286,6 +287,28 @@ async def test_an_engine_that_hangs_holds_no_texts_of_those_who_gave_up(
     release.set()
     rows = await asyncio.gather(*patient)
     assert [one[0][0].tolist() for one in rows] == [[3 * at, 3] for at in range(1, 21)]
+
+
+def test_a_wait_of_less_than_a_millisecond_is_one_on_the_loop_that_serves(
+    endpoint: Endpoint,
+) -> None:
+    """uvloop, whose timers are of whole milliseconds: such a wait is none of its timers."""
+
+    async def serve() -> list[Any]:
+        engine_may_end, holds = asyncio.Event(), [0.0003, 0.0004, 0.0002]
+        queue = coalescer(endpoint, SumEngine(engine_may_end.wait))
+        first = asyncio.create_task(infer(queue, [text(1)], soon()))
+        while not queue.dispatch.pace.in_flight:
+            await asyncio.sleep(0)
+        queue.dispatch.hold_s = lambda now: holds.pop(0) if holds else 0.0  # type: ignore[method-assign]
+        others = [asyncio.create_task(infer(queue, [text(n)], soon())) for n in (2, 3, 4)]
+        while holds:
+            await asyncio.sleep(0)
+        engine_may_end.set()
+        return await asyncio.gather(first, *others)
+
+    answers = uvloop.run(serve())
+    assert [rows[0][0][0] for rows in answers] == [3, 6, 9, 12]
 
 
 async def test_an_engine_that_fails_on_everything_is_not_asked_without_end(
