@@ -314,6 +314,8 @@ def test_a_receiver_that_takes_nothing_changes_no_answer(traced: Traced, kind: s
         there.status = 500 if kind == "refuses" else 200
         endpoint = "http://127.0.0.1:9" if kind == "absent" else there.endpoint
         more = {"OTEL_BSP_MAX_QUEUE_SIZE": "50", ENDPOINT.name: endpoint}
+        # At its end each worker waits once more for as long as one sending may take.
+        more["OTEL_EXPORTER_OTLP_TIMEOUT"] = "1"
         server = traced.serving.gateway("--workers=2", **{**settings(there, "1"), **more}).start()
         try:
             server.wait_for("/health/ready")
