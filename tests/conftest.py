@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
+import uvloop
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 # A slow machine is no failure: hypothesis would let an example take 200 ms.
@@ -176,6 +177,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     cached = config.pluginmanager.has_plugin("cacheprovider")
     if cached and (not whole or config.stash.get(_LOST, False)):
         config.cache.set("cache/lastfailed", {})
+
+
+@pytest.fixture(scope="session")
+def event_loop_policy() -> uvloop.EventLoopPolicy:
+    """Tests run on the loop that serves: its timers, handles and transports are its own."""
+    return uvloop.EventLoopPolicy()
 
 
 @pytest.fixture(scope="session")
