@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -179,10 +180,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         config.cache.set("cache/lastfailed", {})
 
 
-@pytest.fixture(scope="session")
-def event_loop_policy() -> uvloop.EventLoopPolicy:
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Tests run on the loop that serves: its timers, handles and transports are its own."""
-    return uvloop.EventLoopPolicy()
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="session")
