@@ -37,6 +37,14 @@ _GIVE_UP = (
 _BROKEN = (OSError, ValueError)
 
 
+class _TcpConnection(Connection):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        opened = transport.get_extra_info("socket")
+        for level, option, value in _GIVE_UP:
+            opened.setsockopt(level, option, value)
+
+
 class HttpTriton:
     """One Triton by its address, an IP with its port or unix:/path; used from one event loop."""
 
@@ -119,17 +127,9 @@ class HttpTriton:
         if is_unix(self.address):
             path = self.address.removeprefix("unix:")
             return (await loop.create_unix_connection(Connection, path))[1]
-        host, port = parts_of(self.address)
-        opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        try:
-            opened.setblocking(False)
-            for level, option, value in _GIVE_UP:
-                opened.setsockopt(level, option, value)
-            await loop.sock_connect(opened, (host, port))
-            return (await loop.create_connection(Connection, sock=opened))[1]
-        except BaseException:
-            opened.close()
-            raise
+        # By its address: uvloop's `sock_connect` looks an IP up as it does a name, in one of few
+        # threads, all of which wait while no name server answers.
+        return (await loop.create_connection(_TcpConnection, *parts_of(self.address)))[1]
 
     def _keep(self, connection: Connection) -> None:
         idle = self._idle[asyncio.get_running_loop()]

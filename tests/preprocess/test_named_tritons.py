@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +22,34 @@ from transformer_serving.engine.triton_process import TritonAddresses
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 NAME = "tritons.test"
+# A worker whose endpoints name two services of Tritons, while no name server answers. It leaves
+# without waiting for those who look up, which nothing ends.
+NAMELESS = """
+import asyncio, os, sys
+from preprocess.triton.client import TritonClient
+from preprocess.triton.http import HttpTriton
+
+async def answer(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+
+async def main():
+    port = (await asyncio.start_server(answer, "127.0.0.1", 0)).sockets[0].getsockname()[1]
+    named = [TritonClient(f"{name}.test:8000") for name in ("one", "two")]
+    looks = [asyncio.create_task(client.is_ready("text", 1)) for client in named]
+    await asyncio.sleep(0.1)
+    try:
+        print("live", await HttpTriton(f"127.0.0.1:{port}").is_live(), flush=True)
+    finally:
+        print([look.done() for look in looks], flush=True)
+        os._exit(0)
+
+if sys.argv[1] == "uvloop":
+    import uvloop
+    uvloop.run(main())
+else:
+    asyncio.run(main())
+"""
 
 
 def may_have_own_hosts() -> bool:
@@ -126,3 +156,21 @@ def test_the_hosts_of_a_name_come_and_go(
     finally:
         caller.process.kill()
         caller.process.communicate()
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_a_known_triton_is_reached_while_no_name_can_be_looked_up(
+    loop: str, tmp_path: Path
+) -> None:
+    """What a loop looks names up with has few threads: a connection to an IP must need none."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("a name server that does not answer needs a C compiler")
+    library = tmp_path / "hanging_names.so"
+    source = Path(__file__).with_name("hanging_names.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", NAMELESS, loop], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "LD_PRELOAD": str(library)}, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["live True", "[False, False]"], done.stderr
