@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
@@ -14,7 +14,12 @@ from tests.gateway.certificates import Pair
 
 
 @contextmanager
-def served(app: Any, keep_s: int = 5, tls: Pair | None = None) -> Iterator[int]:
+def served(
+    app: Any,
+    keep_s: int = 5,
+    tls: Pair | None = None,
+    loop: Literal["auto", "asyncio", "uvloop"] = "auto",
+) -> Iterator[int]:
     """Its port. Connections are closed that nobody asks on for `keep_s` after an answer."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -22,6 +27,7 @@ def served(app: Any, keep_s: int = 5, tls: Pair | None = None) -> Iterator[int]:
     running = uvicorn.Server(
         uvicorn.Config(
             app,
+            loop=loop,
             log_level="error",
             lifespan="off",
             timeout_keep_alive=keep_s,

@@ -11,10 +11,7 @@ from typing import NamedTuple
 
 from transformer_serving.contract.dialects import current_dialect
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.worker.request_context import (
-    current_operation,
-    current_request,
-)
+from transformer_serving.contract.worker.request_context import begin_request
 from transformer_serving.contract.worker.trace_context import HEADER
 from transformer_serving.gateway.asgi import (
     App,
@@ -90,13 +87,12 @@ class Exchange(NamedTuple):
         return self._replace(send=adding(self.send, lambda: (_CLOSE,)))
 
     def enter(self, operation: str | None) -> None:
-        """Tell whose request it is and in which dialect; seen in this request's task only."""
+        """Tell, in this request's task, whose it is and in which dialect."""
         trace = self.headers.get(_TRACE)
-        current_request.set(
-            (self.id.decode("latin-1"), None if trace is None else trace.decode("latin-1"))
+        begin_request(
+            (self.id.decode("latin-1"), None if trace is None else trace.decode("latin-1")),
+            None if operation is None else (operation, b""),
         )
-        if operation is not None:
-            current_operation.set((operation, b""))
 
     def for_the_host(self, raw: bytes, caller: Caller) -> tuple[Scope, Receive, Send]:
         """The request for the host's app, its body read and inflated already."""

@@ -139,6 +139,7 @@ class FrontDoor:
         if self._shutdown.leaving:
             exchange = exchange.as_one_of_the_last()
         call = call_of(scope) or self._by_setting(exchange)
+        exchange.enter(None if call is None else call.operation)
         if call is None or call.is_question or not self._settings.log_requests:
             await self._let_in(call, exchange)
             return
@@ -149,9 +150,7 @@ class FrontDoor:
             line.write()
 
     async def _let_in(self, call: Call | None, exchange: Exchange) -> None:
-        if call is not None:
-            exchange.enter(call.operation)
-        elif (file := self._page.file(exchange.scope)) is not None:
+        if call is None and (file := self._page.file(exchange.scope)) is not None:
             # Nothing of it is secret, and a browser brings no key when it asks for a page.
             await file.answer(exchange.headers, adding(exchange.send, exchange.answer_headers))
             return

@@ -1,7 +1,7 @@
 """What the gateway knows of a request and preprocess wants to know: id, trace, caller, arrival,
 dialect.
 
-Tested by tests/preprocess/test_passage.py.
+Tested by tests/preprocess/test_passage.py and tests/gateway/test_request_context.py.
 """
 
 from __future__ import annotations
@@ -83,6 +83,26 @@ def _make_operation() -> ContextVar[Operation | None]:
 
 # None at /serve/NAME.
 current_operation: ContextVar[Operation | None] = process_wide("operation", _make_operation)
+
+_OTHERS: tuple[ContextVar[Any], ...] = (
+    current_tracestate, current_key, current_endpoint, current_caller, current_arrival,
+    current_operation,
+)  # fmt: skip
+
+
+def begin_request(context: Context, operation: Operation | None) -> None:
+    """Of a request nothing else is known yet, whatever is known where it begins.
+
+    That is in a context of its own under Granian, and may be in an earlier request's under uvicorn:
+    of one sent at once with it, or whose body was long.
+    """
+    # Nothing is set of a request before this is; to set all each time would take a microsecond.
+    if current_request.get() is not None:
+        for variable in _OTHERS:
+            variable.set(None)
+    current_request.set(context)
+    if operation is not None:
+        current_operation.set(operation)
 
 
 class GoldenBody(dict[str, object]):
