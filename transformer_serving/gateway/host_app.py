@@ -1,6 +1,6 @@
 """clearml-serving's own app, unmodified, imported without the frameworks it would drag along.
 
-Tested by tests/gateway/test_both_ways.py.
+Tested by tests/gateway/test_both_ways.py and tests/gateway/test_host_task.py.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ _FROM_ELSEWHERE = ("/docs", "/docs/oauth2-redirect", "/redoc")
 # The SDK gives processes of one user that start at once the same task, and with it one file lock:
 # workers then waited for each other without end.
 os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
+# The reporter that it forks holds the worker's port open, for half a minute after a worker's kill:
+# longer than the next gateway waits for it.
+os.environ.setdefault("CLEARML_BKG_THREAD_REPORT", "1")
 keep_figures_with_room()
 with hidden_frameworks(), without_analysis(importlib.import_module("clearml").Task):
     host: Any = importlib.import_module("clearml_serving.serving.main")
