@@ -15,6 +15,8 @@ from typing import Any
 
 from transformer_serving.contract.worker.process_figures import (
     WorkerProcesses,
+    begun_files,
+    figures_held,
     process_runs,
     workers_in,
 )
@@ -53,7 +55,7 @@ def _opened(host: str, port: int) -> bool:
 
     try:
         start_http_server(port, host, _registry())
-    except (OSError, ValueError):
+    except OSError:
         # Taken, or the figures' folder has gone: no endpoint fails for want of its figures.
         return False
     log.info("figures are at http://%s:%s/metrics", host, port)
@@ -61,6 +63,7 @@ def _opened(host: str, port: int) -> bool:
 
 
 def _registry() -> Any:
+    """Raises OSError where the figures' folder is not there."""
     from prometheus_client import REGISTRY, CollectorRegistry
 
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
@@ -68,9 +71,12 @@ def _registry() -> Any:
     from prometheus_client import ProcessCollector
 
     registry = CollectorRegistry()
-    folder = os.environ["PROMETHEUS_MULTIPROC_DIR"]
+    named = os.environ["PROMETHEUS_MULTIPROC_DIR"]
+    folder = Path(named)
+    if not named or not folder.is_dir():
+        raise FileNotFoundError(folder)
     registry.register(_AllWorkers(folder))
-    registry.register(WorkerProcesses(folder, ProcessCollector))
+    registry.register(WorkerProcesses(named, ProcessCollector))
     return registry
 
 
@@ -81,20 +87,21 @@ class _AllWorkers:
     more, and nobody else takes it out.
     """
 
-    def __init__(self, folder: str) -> None:
-        """Raises ValueError where the folder is not there."""
-        from prometheus_client.multiprocess import MultiProcessCollector
-
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._collector = MultiProcessCollector(None, folder)
 
     def collect(self) -> Iterable[Any]:
-        from prometheus_client.multiprocess import mark_process_dead
+        from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-        for number in workers_in(Path(self._folder)):
-            if not process_runs(number):
-                # Two who ask at a time both find the files.
+        # A gateway in this process or another folds files of workers that ended.
+        with figures_held(self._folder):
+            for number in workers_in(self._folder):
+                if not process_runs(number):
+                    with contextlib.suppress(FileNotFoundError):
+                        mark_process_dead(number, str(self._folder))
+            while True:
+                # Whoever tidies the folder does not ask; each time there are fewer.
                 with contextlib.suppress(FileNotFoundError):
-                    mark_process_dead(number, self._folder)
-        collected: Iterable[Any] = self._collector.collect()
-        return collected
+                    files = [str(path) for path in begun_files(self._folder)]
+                    collected: Iterable[Any] = MultiProcessCollector.merge(files)
+                    return collected

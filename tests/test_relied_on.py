@@ -96,8 +96,8 @@ RELIED_ON = (
     ),
     Relied(
         "prometheus_client", "prometheus_client/multiprocess.py", "MultiProcessCollector",
-        "__init__(registry,path) merge(files,accumulate)",
-        "gateway/figures/page.py and preprocess/stats.py: the figures of all workers together",
+        "merge(files,accumulate)",
+        "gateway/figures/page.py and preprocess/metrics_port.py: all workers' figures together",
     ),
     Relied(
         "prometheus_client", "prometheus_client/metrics.py", "Histogram",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -13,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
-from preprocess.metrics_port import open_metrics_port
+from preprocess.metrics_port import _registry, open_metrics_port
 from tests.engine.triton_server import wait_until
 from tests.free_ports import free_port
 from transformer_serving.contract.worker.process_wide import process_wide
@@ -144,3 +148,61 @@ def test_a_figures_folder_that_has_gone_fails_no_endpoint(worker: Any, tmp_path:
         assert page(port) is None
         folder.mkdir()
         wait_until(lambda: page(port) is not None, 60)
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which this process and one that ended counted 3 and 4."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    for number, seen in ((os.getpid(), 3.0), ("ended", 4.0)):
+        counts: Any = MmapedDict(str(tmp_path / f"counter_{number}.db"))
+        counts.write_value(mmap_key("seen", "seen_total", [], [], ""), seen, 0.0)
+        counts.close()
+    return tmp_path
+
+
+def rows() -> list[str]:
+    text = generate_latest(_registry()).decode()
+    return [line for line in text.splitlines() if line.startswith("seen_total")]
+
+
+def while_it_reads(
+    monkeypatch: pytest.MonkeyPatch, happens: Callable[[Path], object], times: int
+) -> None:
+    """What comes to be between a look at the folder and the reading of a file."""
+    read: Any = MmapedDict.read_all_values_from_file
+    left = [times]
+
+    def read_values(path: str) -> Any:
+        if left[0]:
+            left[0] -= 1
+            happens(Path(path))
+        return read(path)
+
+    monkeypatch.setattr(MmapedDict, "read_all_values_from_file", read_values)
+
+
+def test_a_file_that_was_only_just_made_counts_nothing(counted: Path) -> None:
+    """It stays so where its worker was killed then, or found no room on the disk."""
+    for name in (f"histogram_{os.getpid()}", f"gauge_livesum_{os.getpid()}", "counter_1"):
+        (counted / f"{name}.db").touch()
+    assert rows() == ["seen_total 7.0"]
+
+
+@pytest.mark.parametrize(("gone", "left"), [(1, 1), (2, 0)])
+def test_a_file_that_is_taken_away_while_it_reads_counts_nothing(
+    counted: Path, monkeypatch: pytest.MonkeyPatch, gone: int, left: int
+) -> None:
+    while_it_reads(monkeypatch, Path.unlink, gone)
+    assert len(rows()) == left == len(list(counted.glob("*.db")))
+
+
+def test_no_gateway_folds_files_while_it_reads(
+    counted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fold(_: Path) -> None:
+        with (counted / "lock").open("w") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    while_it_reads(monkeypatch, fold, 1)
+    assert rows() == ["seen_total 7.0"]

@@ -1,12 +1,15 @@
-"""Processor time, memory and files of each worker; prometheus_client shows those of one process.
+"""The folder of all workers' figures: its files, and the processor time, memory and files of each
+worker, of which prometheus_client shows those of one process.
 
 Tested by tests/gateway/test_metrics.py and tests/preprocess/test_metrics_port.py.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,30 @@ class WorkerProcesses:
                 ]
                 kept.samples = samples if kept is figure else kept.samples + samples
         return found.values()
+
+
+@contextlib.contextmanager
+def figures_held(folder: Path) -> Iterator[None]:
+    """One process folds or reads at a time, or a file could be counted twice."""
+    # A cleaner of temporary files may have taken it.
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def begun_files(folder: Path) -> list[Path]:
+    """Those with something in them: a worker's are empty for a moment when it starts, and stay so
+    when it is killed in that moment.
+    """
+    return [path for path in folder.glob("*.db") if has_begun(path)]
+
+
+def has_begun(path: Path) -> bool:
+    """False also where somebody has just taken it."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size > 0
+    return False
 
 
 def workers_in(folder: Path) -> set[str]:

@@ -100,5 +100,10 @@ def _make_room(path: str, size: int) -> None:
     number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         os.posix_fallocate(number, 0, max(size, os.fstat(number).st_size))
+    except OSError:
+        # Older code in the process falls over one with nothing in it.
+        if not os.fstat(number).st_size:
+            Path(path).unlink(missing_ok=True)
+        raise
     finally:
         os.close(number)

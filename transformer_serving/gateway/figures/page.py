@@ -6,7 +6,6 @@ Tested by tests/gateway/test_metrics_page.py and tests/gateway/test_figures_fold
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +16,13 @@ import prometheus_client as prometheus
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from transformer_serving.contract.replacement import replacing
-from transformer_serving.contract.worker.process_figures import WorkerProcesses, process_runs
+from transformer_serving.contract.worker.process_figures import (
+    WorkerProcesses,
+    begun_files,
+    figures_held,
+    has_begun,
+    process_runs,
+)
 from transformer_serving.gateway.figures.counted_rows import (
     COUNTER,
     HISTOGRAM,
@@ -50,11 +55,7 @@ def page(
     if not folder:
         registry.register(_Shown(prometheus.REGISTRY.collect, known, alone=alone))
         return write(registry)
-    # A cleaner of temporary files may have taken it.
-    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-    with Path(folder, "lock").open("w") as lock:
-        # One worker folds and reads at a time, or a file could be counted twice.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with figures_held(Path(folder)):
         fold_ended(Path(folder))
         counters, histograms, others = _begun(Path(folder))
         registry.register(_Shown(lambda: MultiProcessCollector.merge(others), known, alone=alone))
@@ -90,10 +91,8 @@ class _Shown:
 
 
 def _begun(folder: Path) -> tuple[list[Path], list[Path], list[str]]:
-    """Files of counters, of histograms and of all else, as far as they were begun: a worker's are
-    empty for a moment when it starts, and stay so when it is killed in that moment.
-    """
-    files = [path for path in folder.glob("*.db") if _size(path)]
+    """Files of counters, of histograms and of all else."""
+    files = begun_files(folder)
     counters, histograms = (
         [path for path in files if _kind(path) == kind] for kind in (COUNTER, HISTOGRAM)
     )
@@ -112,7 +111,7 @@ def fold_ended(folder: Path) -> None:
     """
     for path in [path for path in folder.glob("*.db") if _has_ended(path)]:
         kind = _kind(path)
-        if kind != "gauge" and _size(path):
+        if kind != "gauge" and has_begun(path):
             ended = folder / f"{kind}_{_ENDED}.db"
             try:
                 _write(ended, sums(one for one in (ended, path) if one.is_file()))
@@ -120,13 +119,6 @@ def fold_ended(folder: Path) -> None:
                 # Without room for that it stays a file of its own, which counts as well.
                 continue
         path.unlink(missing_ok=True)
-
-
-def _size(path: Path) -> int:
-    """0 also where somebody has just taken it."""
-    with contextlib.suppress(FileNotFoundError):
-        return path.stat().st_size
-    return 0
 
 
 def _has_ended(path: Path) -> bool:
