@@ -63,10 +63,13 @@ def up(
 
     from transformer_serving.desk.cli.progress import Phases, plain_console
     from transformer_serving.desk.local import stack
+    from transformer_serving.desk.local.environment import check_libpython
     from transformer_serving.desk.local.record import Ports, state_directory
 
     if demo:
-        key_header(key)  # what is no key is refused before anything is built
+        # Both are refused before anything is built.
+        key_header(key)
+        check_libpython()
     folder = state_directory(state)
     phases = Phases(plain_console(stderr=as_json))
     ports = None if port_base is None else Ports.from_base(port_base)

@@ -1,4 +1,4 @@
-"""What the caller's environment says to a stack's parts: checked before one is started.
+"""What the machine and the caller's environment give a stack's parts: checked before any starts.
 
 Tested by tests/local/test_parts.py.
 """
@@ -50,6 +50,18 @@ def check_settings(environment: Mapping[str, str]) -> None:
         preprocess.settings.read_settings(environment)
         tracing.check_settings(environment)
     except ValueError as error:
+        raise Failure(str(error), exit_code=2) from None
+
+
+def check_libpython() -> None:
+    """Triton's models do not start without it, and Triton ends. Raises Failure (exit code 2)."""
+    # Here, as the control plane's image has no engine.
+    from transformer_serving.engine.errors import EngineError
+    from transformer_serving.engine.libpython import libpython_folder
+
+    try:
+        libpython_folder()
+    except EngineError as error:
         raise Failure(str(error), exit_code=2) from None
 
 

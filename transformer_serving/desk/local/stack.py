@@ -18,7 +18,7 @@ from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
-from transformer_serving.desk.local.environment import check_settings
+from transformer_serving.desk.local.environment import check_libpython, check_settings
 from transformer_serving.desk.local.open_triton import open_tritons
 from transformer_serving.desk.local.parts import BY_NAME, parts_of
 from transformer_serving.desk.local.record import (
@@ -71,14 +71,15 @@ def start(
     open_inference: int | None = None,
     watched: bool = False,
 ) -> Stack:
-    """Bring every part up, or find it up. Raises Failure naming a wrong setting, a taken port or
-    a silent part.
+    """Bring every part up, or find it up. Raises Failure naming a wrong setting, a taken port, a
+    silent part, or what the machine lacks.
 
     `ports` None keeps those of the last time, or the usual ones. `open_inference` is the port at
     which Triton's inference is open to every program of this machine; it is never kept, and
     neither is `watched`, which has Prometheus run beside the stack, also beside one that runs.
     """
     # What is missing for it is said before a folder is made.
+    check_libpython()
     watchers = monitoring.chosen(os.environ) if watched else ()
     make_private(state)
     with with_room(state), own_turn(state, report):
