@@ -55,7 +55,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
     bundles = [DemoBundle("texts", tmp_path, {"text": "a"})]
     monkeypatch.setattr(stack, "_demo_bundles", lambda demo, phases: bundles)
-    running = SimpleNamespace(target=lambda: target)
+    running = SimpleNamespace(target=lambda: target, unheard=())
     desk = "transformer_serving.desk"
     monkeypatch.setattr(f"{desk}.local.stack.start", lambda *_, **__: running)
     monkeypatch.setattr(f"{desk}.bundle.folder.open_bundle", lambda path: None)
