@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from tests.doctor.conftest import CLI, ROOT, Scene
-from transformer_serving.desk.doctor import clearml
+from transformer_serving.desk.doctor import clearml, gateway
 from transformer_serving.desk.doctor.finding import OK, SKIPPED, WARNING, Finding
 from transformer_serving.desk.doctor.subject import subject_of
 from transformer_serving.desk.doctor.table import CHECKS, markdown, markdown_lines
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.http import LOGIN
 from transformer_serving.desk.local.record import STATE_VARIABLE
 
 
@@ -71,6 +72,22 @@ def test_what_an_embedded_stack_left_is_not_the_stack_of_an_env_file(scene: Scen
 def test_no_secret_is_printed(scene: Scene) -> None:
     said = doctor(scene) + doctor(scene, "--json")
     assert scene.subject.environment["CLEARML_API_SECRET_KEY"] not in said
+
+
+def test_no_password_of_an_address_is_printed(scene: Scene) -> None:
+    address = "http://user:s3cret@127.0.0.1:9"
+    odd = "http://user:s3/cret@127.0.0.1"
+    hosts = {"CLEARML_API_HOST": address, "CLEARML_FILES_HOST": odd, gateway.SERVE: address}
+    scene.docker(files=address)
+    for name, host in hosts.items():
+        scene.subject.environment[name] = host  # type: ignore[index]
+    said = doctor(scene, code=1) + doctor(scene, "--json", code=1)
+    assert "s3" not in said
+    assert "cret" not in said.replace("CLEARML_API_SECRET", "")
+    assert f"CLEARML_API_HOST http://127.0.0.1:9 is not reachable: {LOGIN}" in said
+    assert f"CLEARML_FILES_HOST http://127.0.0.1 is not reachable: {LOGIN}" in said
+    assert f"{gateway.SERVE} http://127.0.0.1:9 is not reachable: {LOGIN}" in said
+    assert f"CLEARML_FILES_HOST is not reachable from inside: {LOGIN}" in said
 
 
 @pytest.mark.parametrize(
