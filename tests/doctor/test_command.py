@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.doctor.conftest import CLI, ROOT, Scene
+from transformer_serving.desk.cli import main
 from transformer_serving.desk.doctor import clearml, gateway
 from transformer_serving.desk.doctor.finding import OK, SKIPPED, WARNING, Finding
 from transformer_serving.desk.doctor.subject import subject_of
@@ -107,6 +109,14 @@ def test_an_env_file_that_cannot_be_read(tmp_path: Path, text: str | None, said:
     assert said in str(caught.value)
     assert "secret" not in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["{bad", '{"format": 99}'])
+def test_a_stack_whose_record_cannot_be_read(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stack.json").write_text(text)
+    done = CliRunner().invoke(main, ["doctor", "--state", str(tmp_path)])
+    assert f"error: {tmp_path / 'stack.json'} " in done.output
+    assert done.exit_code == 2
 
 
 def test_an_env_file_is_read_as_compose_reads_it(tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ def start(
     which Triton's inference is open to every program of this machine; it is never kept, and
     neither is `watched`, which has Prometheus run beside the stack, also beside one that runs.
     """
-    # What is missing for it is said before a folder is made.
+    # Whose folder it is comes first; then what is missing is said before one is made.
+    load_record(state)
     check_libpython()
     check_settings(os.environ)
     watchers = monitoring.chosen(os.environ) if watched else ()
