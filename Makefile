@@ -13,7 +13,7 @@ BESIDE := --numprocesses=3 --dist=loadfile --max-worker-restart=0
 # A test that takes longer hangs, and is named: most are done in seconds, a few in two minutes.
 SOON := -o faulthandler_timeout=600
 
-.PHONY: up down status test test-quick test-failed test-stack test-by-hand test-monitoring test-compose test-clients \
+.PHONY: up libpython down status test test-quick test-failed test-stack test-by-hand test-monitoring test-compose test-clients \
 	test-kubernetes kubernetes-figures \
 	compose-figures screenshots dashboard-pictures \
 	example-env monitoring check check-ort check-ensemble check-vllm check-tensorrt check-gpu gpu-parcel \
@@ -65,8 +65,12 @@ help:
 	@echo 'make lock    renew the pins in requirements/'
 	@echo 'make clean   remove build products and the stack with its data'
 
-up: $(VENV)/.desk
+up: libpython $(VENV)/.desk
 	$(BIN)/transformer-serving up --demo
+
+# Said before gigabytes are installed; of an environment that is there `up` itself says it.
+libpython:
+	@test -e $(VENV)/.desk || test -z "$(PYTHON)" || $(PYTHON) -m transformer_serving.engine.libpython
 
 down: $(VENV)/.desk
 	$(BIN)/transformer-serving down
@@ -271,7 +275,8 @@ clean: down
 
 $(VENV)/.desk: requirements/desk.lock requirements/carried.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 to 3.13 with venv found; on Debian and' \
-		'Ubuntu: apt-get install python3-venv, or name one: make up PYTHON=python3.12'; exit 2; }
+		'Ubuntu: apt-get install python3-venv libpython3.11 (of 3.12: libpython3.12), or name one:' \
+		'make up PYTHON=python3.12'; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python scripts/install.py requirements/desk.lock --alone requirements/carried.lock
 	$(PIP) install --no-deps --no-build-isolation -e .

@@ -35,7 +35,7 @@ Every error of ours has the same JSON body:
 
 ```json
 {"code": "too_large", "message": "field 'text' holds too many texts; send them in several requests",
- "field": "text", "limit": 100, "got": 101}
+ "field": "text", "limit": 1024, "got": 1025}
 ```
 
 `field`, `limit` and `got` are null where they do not apply. No error repeats anything of the

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from transformer_serving.gateway.access import (
     TLS_CLIENT_CA,
     TLS_KEY,
 )
+from transformer_serving.gateway.routes import ROUTES
 
 ROOT = Path(__file__).parent.parent
 COMPOSE_FILES = sorted((ROOT / "compose").glob("*.yaml"))
@@ -237,6 +239,64 @@ def test_the_balancers_own_errors_are_of_ours() -> None:
         ours = ServingError(body["code"], body["message"])
         assert (int(status), body) == (ours.kind.status, ours.body())
         assert retry_after == str(ours.retry_after_s or "")
+
+
+def of_page(language: str, holds: str) -> str:
+    """The block of docs/compose.md that holds these words."""
+    page = (ROOT / "docs" / "compose.md").read_text("utf-8")
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (found,) = (block for block in blocks if holds in block)
+    return str(found)
+
+
+def test_an_endpoints_own_backend_gets_every_path_that_names_it() -> None:
+    (pattern,) = re.findall(r"\{ path_reg (\S+) \}", of_page("haproxy", "use_backend"))
+    paths = {route.path for route in ROUTES} | {"/serve/{name}", "/serve/{name}/{version}"}
+    for path in paths:
+        for name in ("transformer_model", "transformer_model2", "a_transformer_model"):
+            asked = path.replace("{name}", name).replace("{version}", "2")
+            is_its_own = "{name}" in path and name == "transformer_model"
+            assert bool(re.search(pattern, asked)) == is_its_own, asked
+
+
+def test_an_endpoints_own_backend_is_else_as_the_others() -> None:
+    kept = (ROOT / "docker" / "balancer" / "haproxy.cfg").read_text("utf-8")
+
+    def lines(backend: str) -> list[str]:
+        _, _, body = backend.partition("\n")
+        rows = [row.strip() for row in body.splitlines()]
+        return [row for row in rows if row and not row.startswith(("#", "http-check send"))]
+
+    shown = of_page("haproxy", "use_backend").split("backend transformer_model\n")[1]
+    assert lines(f"\n{shown}") == lines(kept.split("\nbackend ")[1])
+
+
+def test_the_page_says_of_which_credentials_a_file_is_taken() -> None:
+    """Those that the compose files do not give are named beside a file that gives one."""
+    text = (ROOT / "docker" / "entrypoint.py").read_text("utf-8")
+    (listed,) = re.findall(r"^SECRETS = \((.*?)^\)", text, re.MULTILINE | re.DOTALL)
+    known = set(re.findall(r'"(\w+)"', listed))
+    given = set(
+        re.findall(r"(\w+)_FILE: /run/secrets", (ROOT / "compose/secrets.yaml").read_text())
+    )
+    assert given < known
+    page = (ROOT / "docs" / "compose.md").read_text("utf-8")
+    (said,) = re.findall(r"The images know `NAME_FILE` also for (.*?)\. ", page, re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", said)) == known - given
+    example = yaml.safe_load(of_page("yaml", "_FILE: /run/secrets"))
+    for name in ("inference", "triton"):
+        (variable,) = example["services"][name]["environment"]
+        assert variable.removesuffix("_FILE") in known - given
+
+
+def test_git_leaves_out_every_file_that_holds_secrets() -> None:
+    page = (ROOT / "docs" / "compose.md").read_text("utf-8")
+    written = set(re.findall(r"\bsecrets/[\w./-]+\b", page))
+    written |= set(re.findall(r"(?:--env-file|--file|backup >) ((?!docker/)[\w./-]+)", page))
+    assert written > {"my.env", "secrets/keys/keys.json", "control-plane.tar"}
+    asked = ["git", "check-ignore", "--no-index", *sorted(written)]
+    ignored = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    assert set(ignored.splitlines()) == written
 
 
 def test_the_balancer_waits_longer_than_any_deadline() -> None:

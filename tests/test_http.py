@@ -16,7 +16,7 @@ import pytest
 
 from tests.proxies import proxy_of_the_environment
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.http import NoAnswer, ask, ask_at, key_header, opened
+from transformer_serving.desk.http import LOGIN, NoAnswer, ask, ask_at, key_header, opened, shown
 
 WAIT_S = 20.0
 
@@ -153,6 +153,27 @@ def test_a_url_that_is_none_is_no_answer(url: str) -> None:
 def test_an_address_that_is_none_is_no_answer(address: str) -> None:
     with pytest.raises(NoAnswer):
         ask_at(address, "/", timeout_s=WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("https://api.example:8008", "https://api.example:8008"),
+        ("http://user:s3cret@host:9/serve", "http://host:9/serve"),
+        ("https://token@host", "https://host"),
+        ("user:s3cret@host:9", "host:9"),
+        ("http://user:p/a?s#s@w@host", "http://host"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(address: str, said: str) -> None:
+    assert shown(address) == said
+
+
+def test_a_password_of_an_address_is_not_sent_and_not_repeated() -> None:
+    with pytest.raises(NoAnswer) as silence:
+        ask("http://user:s3cret@127.0.0.1", timeout_s=WAIT_S)
+    assert LOGIN in str(silence.value)
+    assert "s3cret" not in repr((silence.value, silence.value.cause))
 
 
 def test_silence_says_its_cause(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 from benchmarks.report import documents
 from benchmarks.runs.results import RESULTS
 from scripts import decisions_index as index, engine_parameters
+from transformer_serving.desk.export.endpoint_json import LIMITS
+from transformer_serving.desk.language_model import _MOST_PROMPTS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -79,6 +81,15 @@ def test_a_decision_without_date_and_status_is_refused() -> None:
         index.decisions(
             "# A subject\n\n## Old\n\n2026-11-20, in force\n\nx\n\n## New\n\nBecause.\n"
         )
+
+
+def test_the_limits_of_a_request_are_those_that_convert_writes() -> None:
+    page = " ".join((ROOT / "docs" / "api.md").read_text("utf-8").split())
+    texts = f"at most {LIMITS.max_texts:,} texts (text-generation {_MOST_PROMPTS})"
+    text, together = f"{LIMITS.max_characters:,} characters", f"{LIMITS.max_tokens:,} tokens"
+    assert f"{texts}, a text {text}, and all texts together {together}." in page
+    shown = f'"limit": {LIMITS.max_texts}, "got": {LIMITS.max_texts + 1}}}'
+    assert shown in (ROOT / "docs" / "errors.md").read_text("utf-8")
 
 
 def test_every_stored_result_is_read_by_a_table_or_shown_by_a_page() -> None:

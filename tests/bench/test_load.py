@@ -253,6 +253,7 @@ def test_the_texts_of_a_file_are_counted(content: bytes, texts: int, tmp_path: P
     ("arguments", "said"),
     [
         (("ftp://x/",), "the URL must be like"),
+        (("http://user:s3cret@127.0.0.1:9/",), "a name and a password in the URL are not sent"),
         (("http://127.0.0.1:9/",), "nothing answers at 127.0.0.1:9"),
         (("http://127.0.0.1:9/", "--body", "missing.json"), "missing.json cannot be read"),
         (("http://127.0.0.1:9/", "--header", "no colon"), "--header must be like"),

@@ -17,6 +17,7 @@ from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
+from transformer_serving.desk.export import endpoint_json
 from transformer_serving.desk.parity import gain, latency as latency_table
 from transformer_serving.desk.parity.check import TOLERANCES, Tolerance
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
@@ -79,6 +80,26 @@ def test_tokens_that_the_model_has_no_row_for_are_remarked_on_and_refused(tmp_pa
     with pytest.raises(ServingError) as caught:
         local.answer({"text": f"the {unknown} left"})
     assert (caught.value.kind.status, caught.value.limit) == (422, 120)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_an_endpoint_of_shorter_texts_than_its_models_is_remarked_on(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    monkeypatch.setattr(endpoint_json, "_LONGEST_UNASKED", 24)
+    options = ["--max-length", "24"] if asked else []
+    done = CliRunner().invoke(
+        main,
+        ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle"), "--json",
+         "--engine", "onnxruntime", "--precision", "fp32", *options],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert open_bundle(tmp_path / "bundle").endpoint.tokens.max_length == 24
+    remarks = json.loads(done.stdout)["remarks"]
+    assert len(remarks) == (not asked)
+    for remark in remarks:
+        assert remark.startswith("the endpoint takes texts of up to 24 tokens, the model up to 48;")
+        assert "longer ones are refused with 413; --max-length 48 takes them all" in remark
 
 
 @pytest.fixture

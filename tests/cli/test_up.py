@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
-from transformer_serving.desk.cli import stack
+from transformer_serving.desk.cli import main, stack
 from transformer_serving.desk.cli.stack import up
 from transformer_serving.desk.demo import DemoBundle
 from transformer_serving.desk.deploy.endpoint import Deployed
@@ -54,7 +55,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
     bundles = [DemoBundle("texts", tmp_path, {"text": "a"})]
     monkeypatch.setattr(stack, "_demo_bundles", lambda demo, phases: bundles)
-    running = SimpleNamespace(target=lambda: target)
+    running = SimpleNamespace(target=lambda: target, unheard=())
     desk = "transformer_serving.desk"
     monkeypatch.setattr(f"{desk}.local.stack.start", lambda *_, **__: running)
     monkeypatch.setattr(f"{desk}.bundle.folder.open_bundle", lambda path: None)
@@ -114,6 +115,19 @@ def test_what_is_no_key_is_refused_before_anything_is_built(
     done = CliRunner().invoke(up, options)
     assert isinstance(done.exception, Failure)
     assert "has a blank or a sign that no key has" in str(done.exception)
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("demo", [(), ("--demo",)])
+def test_a_python_without_a_shared_library_is_refused_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(stack, "_demo_bundles", lambda *_: pytest.fail("it was built"))
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: None)
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+    done = CliRunner().invoke(main, ["up", *demo, "--state", str(tmp_path / "state")])
+    assert done.exit_code == 2
+    assert "Triton's Python stub needs one: install libpython3." in done.output
     assert not (tmp_path / "state").exists()
 
 

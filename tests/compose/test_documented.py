@@ -246,10 +246,6 @@ def _deployed(desk: Desk, clearml_server: ClearmlServer) -> None:
     """The stack of the server of my.env, up with its endpoint, and no other one."""
     desk.down()
     desk.block(OWN_SERVER)
-    deploy = next(line for line in lines_of(blocks()[LOCAL]) if " deploy " in line)
-    serve = f"http://127.0.0.1:{desk.port}/serve"
-    variables = {**clearml_server.variables, "CLEARML_DEFAULT_BASE_SERVE_URL": serve}
-    Desk(desk.root, desk.project, desk.port, {**desk.environment, **variables}).script(deploy)
 
 
 @pytest.mark.usefixtures("_deployed")

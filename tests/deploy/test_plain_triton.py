@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import sys
+import sysconfig
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ from transformer_serving.desk.cli import main
 from transformer_serving.desk.cli.repository import image_line
 from transformer_serving.desk.deploy.plain_triton import _aside, write_repository
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.record import Ports
 from transformer_serving.engine.model_config import from_text, to_text
 
 
@@ -525,6 +527,36 @@ def commands_of(bundle: Path, output: Path) -> dict[str, str]:
     arguments = ["repository", str(bundle), "--output", str(output), "--json"]
     commands: dict[str, str] = json.loads(CliRunner().invoke(main, arguments).stdout)["commands"]
     return commands
+
+
+def test_why_the_wheels_triton_cannot_serve_it_is_said(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: None)
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+    arguments = ["repository", str(tiny_bundle), "--output", str(tmp_path)]
+    said = CliRunner().invoke(main, arguments)
+    assert said.exit_code == 0
+    assert "The tritonserver of the wheel cannot serve it here: no shared libpython" in said.stderr
+    assert "Serve it with the pinned image:" in said.stdout
+    told = CliRunner().invoke(main, [*arguments, "--json"])
+    assert list(json.loads(told.stdout)["commands"]) == ["image"]
+    assert "no shared libpython" in told.stderr
+
+
+def test_the_wheels_line_keeps_off_the_embedded_stacks_ports(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    words = shlex.split(commands_of(tiny_bundle, tmp_path)["here"])
+    ports = {
+        door: int(word.partition("=")[2])
+        for door in ("http", "grpc", "metrics")
+        for word in words
+        if word.startswith(f"--{door}-port=")
+    }
+    # Where docs/plain-triton.md asks.
+    assert (ports["http"], ports["grpc"]) == (8000, 8001)
+    assert not set(ports.values()) & set(Ports().__dict__.values())
 
 
 def test_the_image_line_names_the_pinned_image(tiny_bundle: Path, tmp_path: Path) -> None:

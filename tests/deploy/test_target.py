@@ -110,6 +110,19 @@ def test_a_user_without_a_home_is_told_what_to_set(
     assert no.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    "name", ["CLEARML_API_HOST", "CLEARML_FILES_HOST", "CLEARML_DEFAULT_BASE_SERVE_URL"]
+)
+def test_an_address_with_a_password_is_refused_without_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "http://user:s3cret@127.0.0.1:9")
+    with pytest.raises(Failure, match=f"{name}: a name or a password stands") as refused:
+        deploy_target(None)
+    assert "s3cret" not in str(refused.value)
+    assert refused.value.exit_code == 2
+
+
 @pytest.mark.parametrize("missing", TARGET_VARIABLES)
 def test_each_variable_is_needed(missing: str) -> None:
     assert target_of({**NAMED, missing: ""}) is None

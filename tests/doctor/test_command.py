@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.doctor.conftest import CLI, ROOT, Scene
-from transformer_serving.desk.doctor import clearml
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.doctor import clearml, gateway
 from transformer_serving.desk.doctor.finding import OK, SKIPPED, WARNING, Finding
 from transformer_serving.desk.doctor.subject import subject_of
 from transformer_serving.desk.doctor.table import CHECKS, markdown, markdown_lines
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.http import LOGIN
 from transformer_serving.desk.local.record import STATE_VARIABLE
 
 
@@ -73,6 +76,22 @@ def test_no_secret_is_printed(scene: Scene) -> None:
     assert scene.subject.environment["CLEARML_API_SECRET_KEY"] not in said
 
 
+def test_no_password_of_an_address_is_printed(scene: Scene) -> None:
+    address = "http://user:s3cret@127.0.0.1:9"
+    odd = "http://user:s3/cret@127.0.0.1"
+    hosts = {"CLEARML_API_HOST": address, "CLEARML_FILES_HOST": odd, gateway.SERVE: address}
+    scene.docker(files=address)
+    for name, host in hosts.items():
+        scene.subject.environment[name] = host  # type: ignore[index]
+    said = doctor(scene, code=1) + doctor(scene, "--json", code=1)
+    assert "s3" not in said
+    assert "cret" not in said.replace("CLEARML_API_SECRET", "")
+    assert f"CLEARML_API_HOST http://127.0.0.1:9 is not reachable: {LOGIN}" in said
+    assert f"CLEARML_FILES_HOST http://127.0.0.1 is not reachable: {LOGIN}" in said
+    assert f"{gateway.SERVE} http://127.0.0.1:9 is not reachable: {LOGIN}" in said
+    assert f"CLEARML_FILES_HOST is not reachable from inside: {LOGIN}" in said
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -90,6 +109,14 @@ def test_an_env_file_that_cannot_be_read(tmp_path: Path, text: str | None, said:
     assert said in str(caught.value)
     assert "secret" not in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["{bad", '{"format": 99}'])
+def test_a_stack_whose_record_cannot_be_read(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stack.json").write_text(text)
+    done = CliRunner().invoke(main, ["doctor", "--state", str(tmp_path)])
+    assert f"error: {tmp_path / 'stack.json'} " in done.output
+    assert done.exit_code == 2
 
 
 def test_an_env_file_is_read_as_compose_reads_it(tmp_path: Path) -> None:

@@ -6,17 +6,20 @@ import dataclasses
 import json
 import re
 import socket
+import sysconfig
 import time
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
 from tests.doctor.conftest import PIN, READY, Scene, answering
 from transformer_serving.desk.doctor.clearml import MACHINE
 from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING
-from transformer_serving.desk.doctor.machine import check_disk
+from transformer_serving.desk.doctor.machine import check_disk, check_libpython
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.doctor.table import CHECKS, examine
 
@@ -63,6 +66,17 @@ def test_a_healthy_environment_is_silent(scene: Scene) -> None:
 def test_1_python_too_old(scene: Scene) -> None:
     subject = dataclasses.replace(scene.subject, python=(3, 9))
     assert "Python 3.9, the kit needs 3.11 to 3.13" in only(subject, "python")
+
+
+def test_1_no_shared_library_of_that_python(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: None)
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+    said = only(scene.subject, "libpython")
+    assert re.search(
+        r"no shared libpython3\.\d+\.so was .*; apt-get install libpython3\.\d+,", said
+    )
+    (said_of_a_file,) = check_libpython(dataclasses.replace(scene.subject, from_file=True))
+    assert said_of_a_file.status == SKIPPED
 
 
 def test_2_a_package_that_is_not_the_locks(scene: Scene, tmp_path: Path) -> None:

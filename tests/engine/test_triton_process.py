@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -12,13 +13,15 @@ import pytest
 
 from transformer_serving.engine.backend_directory import BACKENDS, assemble, pytriton_tritonserver
 from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.libpython import PACKAGE, libpython_folder
 from transformer_serving.engine.triton_process import (
     TritonAddresses,
-    libpython_folder,
     nameable,
     triton_command,
     triton_environment,
 )
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_the_backend_directory_is_laid_out_once_and_repaired(tmp_path: Path) -> None:
@@ -89,6 +92,24 @@ def test_no_libpython_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
     with pytest.raises(EngineError, match=r"no shared libpython3\.\d+\.so was found"):
         libpython_folder()
+
+
+def test_a_python_says_it_before_anything_is_installed(tmp_path: Path) -> None:
+    """As `make up` asks the one that it found, without packages."""
+    module = "transformer_serving.engine.libpython"
+    asked = [sys.executable, "-S", "-m", module]
+    assert subprocess.run(asked, check=False, cwd=ROOT).returncode == 0
+    script = f"""import runpy, sysconfig
+sysconfig.get_config_var = lambda name: None
+import ctypes.util
+ctypes.util.find_library = lambda name: None
+runpy.run_module({module!r}, run_name="__main__")
+"""
+    lacks = subprocess.run(
+        [sys.executable, "-S", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert lacks.returncode == 2
+    assert lacks.stderr.startswith(f"error: no shared {PACKAGE}.so was found")
 
 
 def test_a_path_with_a_blank_is_named_from_where_triton_runs(

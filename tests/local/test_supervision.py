@@ -10,8 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from tests.engine.triton_server import wait_until
+from transformer_serving.contract.preprocess_settings import MAX_STREAMS, TRITON_HTTP
+from transformer_serving.desk.cli import main
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import stack, supervision, watchdog
 from transformer_serving.desk.local.record import (
@@ -27,6 +30,7 @@ from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Process, Supervisor, leftovers, lives
 from transformer_serving.desk.local.watchdog import Watchdog
 from transformer_serving.gateway.access import KEYS_FILE
+from transformer_serving.gateway.settings import WORKERS
 
 STAYS = "import time; time.sleep(600)"
 Start = Callable[..., Supervisor]
@@ -118,6 +122,33 @@ def test_down_leaves_no_folder_of_sockets_unless_somebody_keeps_something_there(
     stack.stop(tmp_path, nothing)
     require_record(tmp_path)
     assert not list(place.iterdir())
+
+
+def test_what_a_running_stack_does_not_hear_is_named(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(WORKERS.name, "1")
+    monkeypatch.delenv(MAX_STREAMS.name, raising=False)
+    monkeypatch.setattr(stack, "_start_parts", lambda _state, record, *_: record)
+    start(triton=STAYS)
+
+    def unheard() -> tuple[str, ...]:
+        return stack.start(tmp_path, None, nothing).unheard
+
+    monkeypatch.setenv(MAX_STREAMS.name, MAX_STREAMS.default)
+    monkeypatch.setenv(TRITON_HTTP.name, "triton:8000")
+    assert unheard() == ()
+    monkeypatch.delenv(WORKERS.name)
+    assert unheard() == ()
+    monkeypatch.setenv(WORKERS.name, "2")
+    monkeypatch.setenv(MAX_STREAMS.name, "3")
+    assert unheard() == (WORKERS.name, MAX_STREAMS.name)
+    said = CliRunner().invoke(main, ["up", "--state", str(tmp_path)]).output
+    assert f"not taken over: {WORKERS.name}, {MAX_STREAMS.name}; stop it first" in said
+    monkeypatch.setenv(WORKERS.name, "0")
+    with pytest.raises(Failure, match=WORKERS.name) as refused:
+        stack.start(tmp_path, None, nothing)
+    assert refused.value.exit_code == 2
 
 
 def test_parts_find_a_file_of_the_callers_folder(

@@ -30,7 +30,12 @@ from transformer_serving.desk.builders.table import (
 from transformer_serving.desk.builders.tensorrt import require_machine
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
-from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
+from transformer_serving.desk.export.endpoint_json import (
+    LIMITS,
+    endpoint_of,
+    shorter_than_the_model,
+    tokens_of,
+)
 from transformer_serving.desk.export.onnx import tensors_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.language_model import convert_language_model
@@ -93,7 +98,8 @@ class Converted:
     """A finished bundle and how far its answers are from the reference's.
 
     `refused` is what was said of each faster precision that did not pass; `gain` how much faster
-    the allowed one is, None where none was allowed or it did not pass.
+    the allowed one is, None where none was allowed or it did not pass; `remarks` what else its
+    owner is to know.
     """
 
     bundle: Bundle
@@ -101,6 +107,7 @@ class Converted:
     latencies: tuple[Latency, ...] = ()
     refused: tuple[str, ...] = ()
     gain: Gain | None = None
+    remarks: tuple[str, ...] = ()
 
 
 def convert(
@@ -154,7 +161,9 @@ def convert(
         )
         progress("bundle", str(target))
         bundle = write_bundle(content, target)
-        return Converted(bundle, parity, tuple(latencies), tuple(refused), chosen.gain)
+        remark = shorter_than_the_model(source, tokens, request.max_length)
+        remarks = (remark,) if remark else ()
+        return Converted(bundle, parity, tuple(latencies), tuple(refused), chosen.gain, remarks)
 
 
 def _language_model(

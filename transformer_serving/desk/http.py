@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import http.client
+import re
 import socket
 import urllib.error
 import urllib.parse
@@ -22,6 +23,9 @@ from transformer_serving.contract.loopback import is_loopback
 from transformer_serving.desk.failure import Failure
 
 UNIX = "unix:"
+# Said of an address that has what nothing here sends; a password is not repeated.
+LOGIN = "a name or a password stands before its host, which are not sent: leave them out"
+_BEFORE_HOST = re.compile(r"^([a-z][a-z0-9+.-]*://)?.*@", re.IGNORECASE | re.DOTALL)
 KEY_VARIABLE = "TRANSFORMER_SERVING_KEY"
 # Of a gateway's figures, which no other key opens.
 METRICS_KEY_VARIABLE = "TRANSFORMER_SERVING_METRICS_KEY"
@@ -77,6 +81,19 @@ def key_header(key: str | None) -> dict[str, str]:
     return {KEY_HEADER: key}
 
 
+def shown(address: str) -> str:
+    """An address as a message has it: without a name and a password before its host.
+
+    Up to the last @, as a password may have any sign where it should not.
+    """
+    return _BEFORE_HOST.sub(r"\1", address)
+
+
+def has_login(address: str) -> bool:
+    """Of a server's address, which has an @ for that alone."""
+    return shown(address) != address
+
+
 def kept_out(status: int) -> str | None:
     """What to do where a gateway with keys answered so; None for any other status."""
     if status == UNAUTHORIZED:
@@ -123,6 +140,8 @@ def opened(
     """The same with the answer's body unread; its reader meets what breaks off. Raises NoAnswer."""
     answer: Any
     try:
+        if "@" in urllib.parse.urlsplit(url).netloc:
+            raise ValueError(LOGIN)
         request = urllib.request.Request(url, body)
         for name, value in (headers or {}).items():
             # A key is for the address that was named, not for where that one points.

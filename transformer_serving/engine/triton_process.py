@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import os
 import secrets
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from transformer_serving.contract.naming import UNQUOTED_MARKS, is_unquoted
 from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.libpython import libpython_folder
 
 LOOPBACK = "127.0.0.1"
 # The inference container pings beside calls that wait; Triton's default of five minutes between
@@ -175,24 +175,6 @@ def triton_environment(environment: Mapping[str, str] | None = None) -> dict[str
     # the packages of the environment whose python3 comes first on PATH.
     base["PATH"] = _joined([Path(sys.prefix) / "bin"], base.get("PATH"))
     return base
-
-
-def libpython_folder() -> Path | None:
-    """The folder with the running interpreter's shared libpython; None when the system's is it.
-
-    Raises EngineError when there is no shared libpython at all.
-    """
-    name = sysconfig.get_config_var("INSTSONAME") or ""
-    folder = Path(sysconfig.get_config_var("LIBDIR") or "/nonexistent")
-    if ".so" in name and (folder / name).is_file():
-        return folder
-    minor = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    if ctypes.util.find_library(minor):
-        return None
-    raise EngineError(
-        f"no shared lib{minor}.so was found in {folder} or on the system; Triton's Python stub "
-        f"needs one: install lib{minor} or a Python built with --enable-shared"
-    )
 
 
 def _joined(paths: Sequence[Path], before: str | None) -> str:

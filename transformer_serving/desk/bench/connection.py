@@ -52,6 +52,12 @@ class Address:
             parts, port = urlsplit(""), None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Failure("the URL must be like http://127.0.0.1:8080/serve/NAME", exit_code=2)
+        if parts.username or parts.password:
+            raise Failure(
+                "a name and a password in the URL are not sent; give them as --header "
+                "'Authorization: Basic BASE64'",
+                exit_code=2,
+            )
         secure = parts.scheme == "https"
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         return Address(

@@ -70,6 +70,7 @@ class ClearmlApi:
         if not address.startswith(("http://", "https://")):
             storage.fetch(address, target, self._environment)
             return
+        named = http.shown(address)
         headers = self._bearer if _server(address) in self._own_servers() else {}
         try:
             with (
@@ -77,13 +78,13 @@ class ClearmlApi:
                 target.open("wb") as file,
             ):
                 if answer.status >= 300:
-                    raise Failure(f"{address} could not be fetched: status {answer.status}")
+                    raise Failure(f"{named} could not be fetched: status {answer.status}")
                 shutil.copyfileobj(answer, file, 1 << 20)
                 expected = answer.headers.get("Content-Length")
         except (OSError, ValueError) as error:
-            raise Failure(f"{address} could not be fetched: {error}") from error
+            raise Failure(f"{named} could not be fetched: {error}") from error
         if expected is not None and target.stat().st_size != int(expected):
-            raise Failure(f"{address} could not be fetched: it ended early")
+            raise Failure(f"{named} could not be fetched: it ended early")
 
     def _own_servers(self) -> set[tuple[str, str | None, int | None]]:
         """Whoever may write to a project says where a model's file lies."""

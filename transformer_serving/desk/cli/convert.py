@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-    from transformer_serving.contract.endpoint import Tokens
     from transformer_serving.desk.builders.call_sizes import Range
     from transformer_serving.desk.convert import Converted, ConvertRequest
     from transformer_serving.desk.parity.latency import Latency
@@ -169,7 +168,7 @@ def _values(done: Converted, output: Path) -> dict[str, Any]:
         "precision": manifest.precision,
         "parity": asdict(done.parity),
         "refused": list(done.refused),
-        "remarks": list(_remarks(done.bundle.endpoint.tokens)),
+        "remarks": list(_remarks(done)),
     }
     if done.gain:
         values["gain"] = {**asdict(done.gain), "taken": done.gain.is_taken}
@@ -186,7 +185,7 @@ def _say(console: Console, done: Converted, output: Path) -> None:
     said = [
         *(done.refused if console.is_terminal else ()),
         *([str(done.gain)] if done.gain else ()),
-        *_remarks(done.bundle.endpoint.tokens),
+        *_remarks(done),
     ]
     for line in said:
         console.print(line, soft_wrap=True, highlight=False)
@@ -200,7 +199,9 @@ def _say(console: Console, done: Converted, output: Path) -> None:
     console.print(f"serve it: {deploy}", soft_wrap=True)
 
 
-def _remarks(tokens: Tokens) -> Iterator[str]:
+def _remarks(done: Converted) -> Iterator[str]:
+    yield from done.remarks
+    tokens = done.bundle.endpoint.tokens
     if tokens.known_ids is not None:
         yield (
             f"the tokenizer has tokens beyond the {tokens.known_ids} rows of the model's "

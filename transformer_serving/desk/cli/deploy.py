@@ -145,6 +145,7 @@ def _other_server(serving_id: str | None) -> str:
 
 def _named_target(state: Path) -> DeployTarget:
     from transformer_serving.desk.deploy.target import TARGET_VARIABLES, target_of
+    from transformer_serving.desk.http import LOGIN, has_login
     from transformer_serving.desk.local.record import STATE_VARIABLE
 
     target = target_of(os.environ)
@@ -156,6 +157,9 @@ def _named_target(state: Path) -> DeployTarget:
             "as clearml.conf is not read for them",
             exit_code=2,
         )
+    for name in TARGET_VARIABLES:
+        if name.endswith(("_HOST", "_URL")) and has_login(os.environ[name]):
+            raise Failure(f"{name}: {LOGIN}", exit_code=2)
     return target
 
 

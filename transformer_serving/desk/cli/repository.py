@@ -18,6 +18,9 @@ from transformer_serving.desk.interruption import interruptible
 MODELS, BACKENDS = "models", "backends"
 # The engines whose backends the pinned image has.
 _IN_IMAGE = ("onnxruntime", "tensorrt")
+# Triton's own, but for the figures: an embedded stack that runs beside it has those at 8002, and
+# its other parts' up to 8005.
+_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8006}
 
 
 @click.command()
@@ -54,13 +57,15 @@ def repository(
             ensemble=ensemble,
             environment=environment,
         )
-        here = wheel_line(output)
+        here, why_not = _here(output)
     commands = {}
     if opened.manifest.engine in _IN_IMAGE:
         commands["image"] = image_line(done.folder, gpus=done.gpu)
     if here is not None:
         commands["here"] = here
     models = [done.model] if done.ensemble is None else [done.model, done.ensemble]
+    if why_not is not None:
+        click.echo(f"The tritonserver of the wheel cannot serve it here: {why_not}", err=True)
     if as_json:
         values = {"repository": str(done.folder), "models": models, "commands": commands}
         click.echo(json.dumps(values, indent=2))
@@ -72,10 +77,22 @@ def repository(
         click.echo(f"\nServe it with the pinned image:\n\n{commands['image']}")
 
 
-def wheel_line(output: Path) -> str | None:
-    """The command of this machine's tritonserver, its backends laid out; None without the wheel."""
-    from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
+def _here(output: Path) -> tuple[str | None, str | None]:
+    """The command of this machine's tritonserver, or why there is none."""
     from transformer_serving.engine.errors import EngineError
+
+    try:
+        return wheel_line(output), None
+    except EngineError as error:
+        return None, str(error)
+
+
+def wheel_line(output: Path) -> str:
+    """The command of this machine's tritonserver, its backends laid out.
+
+    Raises EngineError without the wheel, or where it cannot run.
+    """
+    from transformer_serving.engine.backend_directory import assemble, pytriton_tritonserver
     from transformer_serving.engine.triton_process import (
         LOOPBACK,
         closed_grpc,
@@ -84,13 +101,10 @@ def wheel_line(output: Path) -> str | None:
         triton_environment,
     )
 
-    try:
-        server = pytriton_tritonserver()
-        backends = nameable(assemble(output.absolute() / BACKENDS, pytriton=server), output)
-        models = nameable(output.absolute() / MODELS, output)
-        environment = triton_environment(os.environ)
-    except EngineError:
-        return None
+    server = pytriton_tritonserver()
+    backends = nameable(assemble(output.absolute() / BACKENDS, pytriton=server), output)
+    models = nameable(output.absolute() / MODELS, output)
+    environment = triton_environment(os.environ)
     libraries = shlex.quote(environment["LD_LIBRARY_PATH"])
     python = shlex.quote(environment["PATH"].split(os.pathsep)[0])
     command = [
@@ -98,7 +112,8 @@ def wheel_line(output: Path) -> str | None:
         f"--model-repository={models}",
         f"--backend-directory={backends}",
         "--disable-auto-complete-config",
-        *(f"--{door}-address={LOOPBACK}" for door in ("http", "grpc", "metrics")),
+        *(f"--{door}-address={LOOPBACK}" for door in _PORTS),
+        *(f"--{door}-port={port}" for door, port in _PORTS.items()),
         closed_http(),
         closed_grpc(),
     ]

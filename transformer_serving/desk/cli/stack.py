@@ -63,10 +63,13 @@ def up(
 
     from transformer_serving.desk.cli.progress import Phases, plain_console
     from transformer_serving.desk.local import stack
+    from transformer_serving.desk.local.environment import check_libpython
     from transformer_serving.desk.local.record import Ports, state_directory
 
     if demo:
-        key_header(key)  # what is no key is refused before anything is built
+        # Both are refused before anything is built.
+        key_header(key)
+        check_libpython()
     folder = state_directory(state)
     phases = Phases(plain_console(stderr=as_json))
     ports = None if port_base is None else Ports.from_base(port_base)
@@ -75,6 +78,7 @@ def up(
         running = stack.start(
             folder, ports, phases.report, open_inference=open_inference, watched=monitoring
         )
+    _show_unheard(phases.console, running)
     deployed = _deploy_demo(running, bundles, phases, key) if bundles else []
     if as_json:
         rows = [asdict(done) for done, _ in deployed]
@@ -93,6 +97,15 @@ def up(
         _show_monitoring(phases.console, running)
     _show_requests(phases.console, deployed, key)
     phases.console.print(Text.assemble("see it with ", ("transformer-serving status", "bold")))
+
+
+def _show_unheard(console: Console, running: Stack) -> None:
+    if running.unheard:
+        console.print(
+            "a stack that runs keeps the settings that it was started with; not taken over: "
+            f"{', '.join(running.unheard)}; stop it first: transformer-serving down",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
 
 
 def _demo_bundles(demo: str, phases: Phases) -> list[DemoBundle]:

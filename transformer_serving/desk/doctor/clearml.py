@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.http import Answer, ask
 from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.http import shown
 
 API, FILES = "CLEARML_API_HOST", "CLEARML_FILES_HOST"
 ACCESS, SECRET = "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"
@@ -61,7 +62,7 @@ def unreachable(
     """What is said of an address, that of the variable `name`, where nothing answers."""
     if subject.record is not None and not subject.running:
         return skipped("the stack is down; start it: transformer-serving up")
-    server = urlsplit(host).hostname or ""
+    server, host = _name_of(host), shown(host)
     is_inside = server == MACHINE or ("." not in server and server != "localhost")
     if answer.unresolved and is_inside:
         return warning(
@@ -72,6 +73,13 @@ def unreachable(
         f"{name} {host} is not reachable: {answer.error}",
         f"start {what} or correct {name}; from here: curl {host}",
     )
+
+
+def _name_of(host: str) -> str:
+    try:
+        return urlsplit(host).hostname or ""
+    except ValueError:  # it is no address
+        return ""
 
 
 def check_credentials(subject: Subject) -> Findings:

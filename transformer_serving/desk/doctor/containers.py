@@ -14,6 +14,7 @@ from transformer_serving.contract.gate.release import older
 from transformer_serving.desk.doctor.clearml import MACHINE
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.http import LOGIN
 
 # `!override` in the compose files, which drops what a file below them asks for.
 COMPOSE_MIN = "2.24.4"
@@ -30,6 +31,9 @@ for name, path in (("CLEARML_API_HOST", "/debug.ping"), ("CLEARML_FILES_HOST", "
     if not host or not host.startswith("http"):
         found[name] = "unset" if not host else "ok"
         continue
+    if "@" in host:
+        found[name] = "LOGIN"
+        continue
     try:
         urllib.request.urlopen(host.rstrip("/") + path, timeout=4).close()
         found[name] = "ok"
@@ -38,7 +42,7 @@ for name, path in (("CLEARML_API_HOST", "/debug.ping"), ("CLEARML_FILES_HOST", "
     except Exception as error:
         found[name] = str(getattr(error, "reason", error))
 print(json.dumps(found))
-"""
+""".replace("LOGIN", LOGIN)
 
 
 def check_docker(subject: Subject) -> Findings:

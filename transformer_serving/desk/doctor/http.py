@@ -56,6 +56,8 @@ def ask(url: str, headers: Mapping[str, str] | None = None) -> Answer:
     """GET an http(s) URL. Never raises."""
     if not url.startswith(("http://", "https://")):
         return _silent("it is no http:// or https:// address")
+    if http.has_login(url):
+        return _silent(http.LOGIN)
     return _answer(lambda: http.ask(url, headers=headers, timeout_s=_TIMEOUT_S, most=_MOST))
 
 

@@ -1,4 +1,4 @@
-"""Checks of the machine: Python, packages, ports, disk.
+"""Checks of the machine: Python, its shared library, packages, ports, disk.
 
 Tested by tests/doctor/test_faults.py.
 """
@@ -12,6 +12,8 @@ from importlib import metadata
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import GIB, Subject
 from transformer_serving.desk.local.record import Ports, StackRecord
+from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.libpython import PACKAGE, libpython_folder
 
 # Below twice of what is needed there is no room for a second version of a model.
 _COMFORT = 2
@@ -27,6 +29,18 @@ def check_python(subject: Subject) -> Findings:
             f"Python {own}, the kit needs {allowed[0]} to {allowed[-1]}",
             f"make a new environment: make up PYTHON=python{allowed[0]}",
         )
+
+
+def check_libpython(subject: Subject) -> Findings:
+    if subject.from_file:
+        yield skipped("the Triton of --env-file has a Python of its own")
+        return
+    try:
+        libpython_folder()
+    except EngineError as error:
+        yield failure(str(error), f"apt-get install {PACKAGE}, on Debian and Ubuntu")
+    else:
+        yield ok("Triton's Python stub finds a shared libpython")
 
 
 def check_packages(subject: Subject) -> Findings:

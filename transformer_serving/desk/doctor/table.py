@@ -41,6 +41,12 @@ CHECKS = (
         machine.check_python,
     ),
     Check(
+        "libpython",
+        "the shared library of that Python, which the stub of Triton's Python backend loads",
+        "there is none; skipped beside --env-file",
+        machine.check_libpython,
+    ),
+    Check(
         "packages",
         "clearml, clearml-serving, nvidia-pytriton and openvino-genai as installed",
         "one is missing or not the lock's version",

@@ -49,6 +49,18 @@ def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int
     )
 
 
+def shorter_than_the_model(source: ModelSource, tokens: Tokens, asked: int | None) -> str | None:
+    """What is said of an endpoint whose texts are shorter than its model's without being asked."""
+    if asked is not None or tokens.max_length == source.max_length:
+        return None
+    fate = "cut" if tokens.truncate else "refused with 413"
+    return (
+        f"the endpoint takes texts of up to {tokens.max_length} tokens, the model up to "
+        f"{source.max_length}; longer ones are {fate}; --max-length {source.max_length} takes "
+        "them all, with gigabytes for the attention over one"
+    )
+
+
 def endpoint_of(
     source: ModelSource,
     graph: GraphTensors,

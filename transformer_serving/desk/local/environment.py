@@ -1,4 +1,4 @@
-"""What the caller's environment says to a stack's parts: checked before one is started.
+"""What the machine and the caller's environment give a stack's parts: checked before any starts.
 
 Tested by tests/local/test_parts.py.
 """
@@ -8,22 +8,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.keys import read_keys
-from transformer_serving.contract.signatures import read_trusted_keys
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE, read_trusted_keys
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.failure import Failure
 from transformer_serving.gateway.access import (
     KEYS_FILE,
+    OPEN,
     TLS_CERT,
     TLS_CLIENT_CA,
     TLS_KEY,
     read_access,
 )
 from transformer_serving.gateway.figures import folder as figures
-from transformer_serving.gateway.settings import WORKERS, read_settings
+from transformer_serving.gateway.settings import SETTINGS, WORKERS, read_settings
 
 # What names a file or a folder; those of TLS are refused.
 _PATHS = (KEYS_FILE.name, figures.VARIABLE)
+# Where the stack's own Triton is, it says itself.
+_OWN = (preprocess_settings.TRITON_HTTP, preprocess_settings.TRITON_GRPC)
+_DEFAULTS = {
+    row.name: row.default
+    for row in (WORKERS, *SETTINGS, *preprocess_settings.SETTINGS, *tracing.SETTINGS)
+    if row not in _OWN
+}
+_NAMES = (*_DEFAULTS, *_PATHS, OPEN.name, TRUSTED_KEYS_VARIABLE)
 
 
 def check_settings(environment: Mapping[str, str]) -> None:
@@ -50,6 +60,31 @@ def check_settings(environment: Mapping[str, str]) -> None:
         preprocess.settings.read_settings(environment)
         tracing.check_settings(environment)
     except ValueError as error:
+        raise Failure(str(error), exit_code=2) from None
+
+
+def unheard(environment: Mapping[str, str], started_with: Mapping[str, str]) -> list[str]:
+    """The variables that say something else now than when the stack that runs was started.
+
+    What is not set asks for nothing.
+    """
+    asked = environment_of_parts(environment)
+    return [n for n in _NAMES if asked.get(n) and _said(asked, n) != _said(started_with, n)]
+
+
+def _said(environment: Mapping[str, str], name: str) -> str:
+    return (environment.get(name) or _DEFAULTS.get(name, "")).strip()
+
+
+def check_libpython() -> None:
+    """Triton's models do not start without it, and Triton ends. Raises Failure (exit code 2)."""
+    # Here, as the control plane's image has no engine.
+    from transformer_serving.engine.errors import EngineError
+    from transformer_serving.engine.libpython import libpython_folder
+
+    try:
+        libpython_folder()
+    except EngineError as error:
         raise Failure(str(error), exit_code=2) from None
 
 

@@ -164,7 +164,8 @@ def load_record(state: Path) -> StackRecord | None:
         if _format_of(values) > FORMAT:
             raise Failure(
                 f"{path} was written by a newer kit; use that one, or go back as "
-                "docs/reliability.md says"
+                "docs/reliability.md says",
+                exit_code=2,
             )
         return _read(state, values)
     except FileNotFoundError:
@@ -174,7 +175,8 @@ def load_record(state: Path) -> StackRecord | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Failure(
             f"{path} cannot be read; put it back from a backup with 'transformer-serving restore', "
-            "or remove that folder with all that it stores and run 'up' again"
+            "or remove that folder with all that it stores and run 'up' again",
+            exit_code=2,
         ) from error
 
 

@@ -18,7 +18,7 @@ from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
-from transformer_serving.desk.local.environment import check_settings
+from transformer_serving.desk.local.environment import check_libpython, check_settings, unheard
 from transformer_serving.desk.local.open_triton import open_tritons
 from transformer_serving.desk.local.parts import BY_NAME, parts_of
 from transformer_serving.desk.local.record import (
@@ -46,11 +46,15 @@ _WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Stack:
-    """A running stack."""
+    """A running stack.
+
+    `unheard` are the caller's variables that it was started without, and that change nothing.
+    """
 
     state: Path
     record: StackRecord
     supervisor: Supervisor
+    unheard: tuple[str, ...] = ()
 
     def target(self) -> DeployTarget:
         environment = clearml_environment(self.record)
@@ -71,14 +75,17 @@ def start(
     open_inference: int | None = None,
     watched: bool = False,
 ) -> Stack:
-    """Bring every part up, or find it up. Raises Failure naming a wrong setting, a taken port or
-    a silent part.
+    """Bring every part up, or find it up. Raises Failure naming a wrong setting, a taken port, a
+    silent part, or what the machine lacks.
 
     `ports` None keeps those of the last time, or the usual ones. `open_inference` is the port at
     which Triton's inference is open to every program of this machine; it is never kept, and
     neither is `watched`, which has Prometheus run beside the stack, also beside one that runs.
     """
-    # What is missing for it is said before a folder is made.
+    # Whose folder it is comes first; then what is missing is said before one is made.
+    load_record(state)
+    check_libpython()
+    check_settings(os.environ)
     watchers = monitoring.chosen(os.environ) if watched else ()
     make_private(state)
     with with_room(state), own_turn(state, report):
@@ -102,7 +109,6 @@ def _start(
         _refuse_changes(record, ports, open_inference)
         record = _with_watchers(state, record, watchers)
     else:
-        check_settings(os.environ)
         record = _next_record(state, record, ports, open_inference, watchers)
         if any(True for _ in leftovers(state)):
             report("ending what a crash left behind")
@@ -112,7 +118,9 @@ def _start(
         supervisor.start()
     if watchers:
         monitoring.write_key(state, os.environ)
-    return Stack(state, _start_parts(state, record, supervisor, report), supervisor)
+    started_with = supervisor.environment() if running else None
+    kept = () if started_with is None else tuple(unheard(os.environ, started_with))
+    return Stack(state, _start_parts(state, record, supervisor, report), supervisor, kept)
 
 
 def _refuse_changes(record: StackRecord, ports: Ports | None, open_inference: int | None) -> None:

@@ -141,6 +141,13 @@ class Supervisor:
         except _SILENT:
             return False
 
+    def environment(self) -> dict[str, str] | None:
+        """What it was started with and gives to its parts; None where that cannot be read."""
+        try:
+            return psutil.Process(self._rpc.getPID()).environ()
+        except (*_SILENT, psutil.Error):
+            return None
+
     def start(self) -> None:
         """Start supervisord, without any part yet. Raises Failure when it does not come up."""
         (self.state / "logs").mkdir(parents=True, exist_ok=True)
