@@ -81,6 +81,9 @@ def test_the_first_loads_are_over(over: dict[str, Any]) -> None:
         # The pod that serves would be ended for one that has it not.
         (state(ONE, failed=Kind.UNREACHED), "not loaded yet: b"),
         (state(ONE, failed=Kind.AWAY), "not loaded yet: b"),
+        # It would be ended for one that has nothing, however long the file server is away.
+        (state({}, failed=Kind.UNREACHED, tries=99, models=("b",)), "not loaded yet: b"),
+        (state({}, failed=Kind.AWAY, tries=99, models=("b",)), "not loaded yet: b"),
         (state({}, models=(), synced=False), "no endpoints have been read yet"),
     ],
 )

@@ -15,6 +15,8 @@ from tests.kubernetes.chart import CHART, CLEARML, LOCAL, chart, container, one,
 from tests.kubernetes.test_refusals import ALONE, TOGETHER
 from tests.kubernetes.test_schemas import RELEASES
 from transformer_serving.desk.local import container as control_plane
+from transformer_serving.engine.controller.first_loads import awaited
+from transformer_serving.engine.controller.records import Kind, failed_again
 
 TEXT = PAGE.read_text("utf-8")
 
@@ -125,6 +127,23 @@ def test_the_page_counts_what_is_refused() -> None:
 def day_two(task: str) -> str:
     (row,) = re.findall(rf"^\| {re.escape(task)}[^|\n]* \| (.*) \|$", TEXT, re.MULTILINE)
     return str(row)
+
+
+def test_the_minutes_after_which_a_first_load_is_given_up_are_told() -> None:
+    """Where another model is loaded; the pauses are those of a controller."""
+    now, failure, row = 0.0, None, {"endpoint": "b", "ready": False, "failure": "unreached"}
+    controller = {"triton": {"ready": True}, "last_sync": 1.0}
+    loaded = {"endpoint": "a", "ready": True, "reason": None}
+    while True:
+        failure = failed_again(failure, "f", "away", now, kind=Kind.UNREACHED)
+        rows = [loaded, {**row, "reason": failure.reason, "tries": failure.tries}]
+        if awaited({"controller": controller, "endpoints": rows}) is None:
+            break
+        now = failure.retry_at
+    assert round(now / 60) == 5
+    (runs,) = re.findall(r"^\| Deployment `-triton`.*$", TEXT, re.MULTILINE)
+    assert "for five minutes" in runs
+    assert "after five minutes" in day_two("the file server is away")
 
 
 def test_whoever_reads_a_secret_of_yours_is_started_again_when_it_changes() -> None:

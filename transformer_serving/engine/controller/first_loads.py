@@ -3,7 +3,8 @@
 A pod's startup probe: Triton itself is ready with no model at all, and a rollout that counted on
 that would end the pod that serves. An endpoint that cannot be loaded holds nothing up: it would
 not be loaded in the pod before either. One whose model could not be fetched for now, or that lost
-its Triton, is waited for, but not for ever: the pod before may have it.
+its Triton, is waited for: the pod before may have it. Not for ever where another one is loaded;
+where none is, the pod has nothing that would make up for the one before.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ UNTRUSTED = "its signatures are being checked"
 IN_PROOF = "its answers are being proven"
 TRITON_AWAY = "Triton does not answer"
 _UNDER_WAY = frozenset({LOADING, UNTRUSTED, IN_PROOF, TRITON_AWAY})
-# From so many failures on, some minutes after the first, it will not come by itself: a store says
-# as little of what it has lost as of what it cannot reach, and a load that ends Triton each time
-# is one of a Triton that is away.
+# From so many failures on, some minutes after the first, it will not come by itself if another one
+# did: a store says as little of what it has lost as of what it cannot reach, and a load that ends
+# Triton each time is one of a Triton that is away.
 _TRIED: Mapping[str, int] = {Kind.UNREACHED: 6, Kind.AWAY: 4}
 
 
@@ -50,15 +51,18 @@ def awaited(state: Mapping[str, Any]) -> str | None:
         return TRITON_AWAY
     if controller["last_sync"] is None and not rows:
         return "no endpoints have been read yet"
-    waiting = [row["endpoint"] for row in rows if not row["ready"] and _passes(row)]
+    patient = not any(row["ready"] for row in rows)
+    waiting = [row["endpoint"] for row in rows if not row["ready"] and _passes(row, patient)]
     return f"not loaded yet: {', '.join(waiting)}" if waiting else None
 
 
-def _passes(row: Mapping[str, Any]) -> bool:
-    """Whether it may come by itself; what an older controller wrote has no kind."""
+def _passes(row: Mapping[str, Any], patient: bool) -> bool:
+    """Whether it may come by itself, after however many tries for who is `patient`; what an older
+    controller wrote has no kind."""
     if row["reason"] in _UNDER_WAY:
         return True
-    return int(row.get("tries", 1)) < _TRIED.get(row.get("failure") or "", 0)
+    most = _TRIED.get(row.get("failure") or "", 0)
+    return most > 0 and (patient or int(row.get("tries", 1)) < most)
 
 
 if __name__ == "__main__":
