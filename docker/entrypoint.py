@@ -29,6 +29,10 @@ SECRETS = (
 # Without these nothing can be served; the others have defaults.
 REQUIRED = "TRANSFORMER_SERVING_REQUIRED"
 API_HOST = "CLEARML_API_HOST"
+# What compose's own control plane made lies here for good, and is for that one: for the API host
+# that this variable says, where it is set.
+LOCAL_FOLDER = Path("/run/local")
+LOCAL_API = "TRANSFORMER_SERVING_LOCAL_API"
 EXTRA_PACKAGES = "CLEARML_EXTRA_PYTHON_PACKAGES"
 PACKAGES_FOLDER = Path("/var/lib/extra-packages")
 # What the image was installed from.
@@ -45,7 +49,7 @@ def main() -> None:
         sys.exit(
             f"error: {', '.join(missing)} not set: put it into the file of --env-file (every "
             "variable stands in docker/example.env), or bring the control plane along with "
-            "--profile local"
+            f"--profile local and without {API_HOST}"
         )
     if API_HOST in required and leads_nowhere(environment[API_HOST]):
         sys.exit(
@@ -64,9 +68,13 @@ def main() -> None:
 
 def read_secrets(environment: dict[str, str]) -> None:
     """Put what NAME_FILE holds into NAME; NAME itself wins. Ends for an unreadable file."""
+    asked = environment.get(API_HOST, "").rstrip("/")
+    is_local = environment.pop(LOCAL_API, asked) == asked
     for name in SECRETS:
         path = environment.pop(f"{name}_FILE", None)
         if path is None or name in environment:
+            continue
+        if not is_local and LOCAL_FOLDER in Path(path).parents:
             continue
         try:
             value = Path(path).read_text("utf-8").strip()

@@ -142,6 +142,18 @@ def test_what_says_who_gets_in_reaches_the_gateway(file: str, name: str) -> None
     assert shown == f"${{{TLS_CLIENT_CA.name}:+/run/tls/health.crt}}"
 
 
+@pytest.mark.parametrize("name", ["inference", "triton", "serving-service"])
+def test_what_the_local_control_plane_made_goes_with_its_address(name: str) -> None:
+    given = service("compose.yaml", name)["environment"]
+    ours = given["TRANSFORMER_SERVING_LOCAL_API"]
+    assert given["CLEARML_API_HOST"] == f"${{CLEARML_API_HOST:-{ours}}}"
+    made = [value for key, value in given.items() if key in {f"{one}_FILE" for one in secrets()}]
+    assert len(made) == 3
+    text = (ROOT / "docker" / "entrypoint.py").read_text("utf-8")
+    (folder,) = re.findall(r'^LOCAL_FOLDER = Path\("(.*)"\)$', text, re.MULTILINE)
+    assert all(value.startswith(f"{folder}/") for value in made)
+
+
 @pytest.mark.parametrize(("file", "names"), [
     ("compose.yaml", ("inference", "triton")),
     ("clearml-serving.yaml", ("clearml-serving-inference", "clearml-serving-triton")),
@@ -271,11 +283,16 @@ def test_an_endpoints_own_backend_is_else_as_the_others() -> None:
     assert lines(f"\n{shown}") == lines(kept.split("\nbackend ")[1])
 
 
-def test_the_page_says_of_which_credentials_a_file_is_taken() -> None:
-    """Those that the compose files do not give are named beside a file that gives one."""
+def secrets() -> set[str]:
+    """The credentials of which the images take a file."""
     text = (ROOT / "docker" / "entrypoint.py").read_text("utf-8")
     (listed,) = re.findall(r"^SECRETS = \((.*?)^\)", text, re.MULTILINE | re.DOTALL)
-    known = set(re.findall(r'"(\w+)"', listed))
+    return set(re.findall(r'"(\w+)"', listed))
+
+
+def test_the_page_says_of_which_credentials_a_file_is_taken() -> None:
+    """Those that the compose files do not give are named beside a file that gives one."""
+    known = secrets()
     given = set(
         re.findall(r"(\w+)_FILE: /run/secrets", (ROOT / "compose/secrets.yaml").read_text())
     )

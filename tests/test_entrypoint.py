@@ -63,6 +63,50 @@ def test_the_control_planes_own_container_asks_itself(port: int) -> None:
     assert started(f"http://127.0.0.1:{port}", required="").stdout == "the program\n"
 
 
+def script(path: Path = SCRIPT) -> Any:
+    """It as a module."""
+    found = importlib.util.spec_from_file_location("entrypoint", path)
+    assert found is not None
+    assert found.loader is not None
+    module: Any = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+OURS = "http://control-plane:8008"
+
+
+@pytest.mark.parametrize(
+    ("given", "counts"),
+    [
+        ({"CLEARML_API_HOST": OURS, "TRANSFORMER_SERVING_LOCAL_API": OURS}, True),
+        ({"CLEARML_API_HOST": f"{OURS}/", "TRANSFORMER_SERVING_LOCAL_API": OURS}, True),
+        # The chart's, whose folder is there with its control plane alone.
+        ({"CLEARML_API_HOST": "http://demo-control-plane:8008"}, True),
+        ({"CLEARML_API_HOST": "https://api", "TRANSFORMER_SERVING_LOCAL_API": OURS}, False),
+    ],
+)
+def test_what_the_local_control_plane_made_is_for_it_alone(
+    tmp_path: Path, given: dict[str, str], counts: bool
+) -> None:
+    """Its volume stays when another server is named: what that one's user forgot is missing."""
+    module = script()
+    module.LOCAL_FOLDER = tmp_path / "local"
+    module.LOCAL_FOLDER.mkdir()
+    (module.LOCAL_FOLDER / "serving-id").write_text("of-the-local-one\n")
+    (tmp_path / "secret").write_text("a-secret\n")
+    files = {
+        "CLEARML_SERVING_TASK_ID_FILE": str(module.LOCAL_FOLDER / "serving-id"),
+        "CLEARML_API_SECRET_KEY_FILE": str(tmp_path / "secret"),
+    }
+    environment = {**given, **files}
+    module.read_secrets(environment)
+    found = {"CLEARML_API_SECRET_KEY": "a-secret", "CLEARML_API_HOST": given["CLEARML_API_HOST"]}
+    if counts:
+        found["CLEARML_SERVING_TASK_ID"] = "of-the-local-one"
+    assert environment == found
+
+
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
     """What pip installs from: a package, and two versions of the one that it needs."""
@@ -89,11 +133,7 @@ def image(folder: Path, lock: str) -> Any:
     made.mkdir()
     shutil.copy(SCRIPT, made)
     (made / "image.lock").write_text(f"{lock}\n")
-    found = importlib.util.spec_from_file_location("entrypoint", made / SCRIPT.name)
-    assert found is not None
-    assert found.loader is not None
-    module: Any = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    module = script(made / SCRIPT.name)
     module.PACKAGES_FOLDER = folder
     return module
 
@@ -114,11 +154,11 @@ def test_extra_packages_of_another_python_are_others(
     tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
-    script = image(tmp_path, "needed==1.0")
-    first = script.install(["wanted"], environment)
-    assert script.install(["wanted"], environment) == first
+    made = image(tmp_path, "needed==1.0")
+    first = made.install(["wanted"], environment)
+    assert made.install(["wanted"], environment) == first
     monkeypatch.setattr(sys.implementation, "cache_tag", "cpython-399")
-    assert script.install(["wanted"], environment) != first
+    assert made.install(["wanted"], environment) != first
 
 
 def test_another_version_than_the_images_is_refused(tmp_path: Path, index: Path) -> None:
