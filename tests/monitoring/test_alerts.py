@@ -106,6 +106,21 @@ def test_runbooks_whose_lines_are_others_elsewhere_lead_to_them() -> None:
     assert len(found) > 10
 
 
+def test_what_takes_a_balancer_says_so() -> None:
+    """Without one a container of inference has the host's port, which a second one cannot have."""
+    takes = re.compile(r"compose/roll\.sh|--scale inference")
+    said = re.compile(r"compose/scale\.yaml|\.\./compose\.md#n-inference-containers")
+    steps = [
+        (name, step)
+        for name, text in runbooks().items()
+        for step in re.split(r"\n(?=- |\||\n)", text)
+        if takes.search(step)
+    ]
+    assert len(steps) > 2
+    for name, step in steps:
+        assert said.search(step), f"{name}: {step}"
+
+
 def elsewhere() -> str:
     page = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
     return page.split("\n## Runbooks elsewhere\n")[1].split("\n## ")[0]
