@@ -48,14 +48,18 @@ def test_the_key_is_all_that_stands_on_stdout(file: Path) -> None:
 
 def test_each_kind_of_key(file: Path) -> None:
     keys(file, "add", "bound", "--endpoint", "a", "--endpoint", "b/2", "--endpoint", "a")
-    keys(file, "add", "prometheus", "--metrics")
+    opened = ("/metrics", "/tei/NAME/metrics")
+    said = keys(file, "add", "prometheus", "--metrics").stderr
+    explained = keys(file, "add", "--help").stdout
     found = json.loads(keys(file, "list", "--json").stdout)
     assert [(row["name"], row["endpoints"], row["metrics"]) for row in found] == [
         ("bound", ["a", "b/2"], False), ("prometheus", None, True),
     ]  # fmt: skip
     shown = keys(file, "list").stdout
     assert "a, b/2" in shown
-    assert "/metrics" in shown
+    # What gateway/front_door.py opens to it.
+    for path in opened:
+        assert all(path in " ".join(text.split()) for text in (said, explained, shown)), path
 
 
 def test_a_removed_key_is_gone(file: Path) -> None:

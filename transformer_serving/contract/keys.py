@@ -42,7 +42,7 @@ ENDPOINT_RULE = (
 
 @dataclass(frozen=True)
 class Key:
-    """One key. `endpoints` None admits to all; `metrics`: to /metrics, and to nothing else."""
+    """One key. `endpoints` None admits to all; `metrics`: to figures, and to nothing else."""
 
     name: str
     sha256: str

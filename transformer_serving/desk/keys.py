@@ -86,7 +86,8 @@ def _check(name: str, endpoints: Sequence[str], *, metrics: bool) -> None:
         raise Failure(f"--endpoint takes {ENDPOINT_RULE}", exit_code=2)
     if metrics and endpoints:
         raise Failure(
-            "--metrics goes without --endpoint: such a key is for /metrics alone", exit_code=2
+            "--metrics goes without --endpoint: such a key is for the figures of all endpoints",
+            exit_code=2,
         )
 
 

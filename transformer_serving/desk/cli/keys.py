@@ -14,6 +14,7 @@ import click
 from transformer_serving.desk.cli.options import json_option
 from transformer_serving.gateway.access import KEYS_FILE
 
+_FIGURES = "/metrics, /tei/NAME/metrics"
 _file_option = click.option(
     "--file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -34,14 +35,16 @@ def keys() -> None:
 @click.argument("name")
 @click.option("--endpoint", "endpoints", multiple=True, metavar="NAME[/VERSION]",
               help="Lets in to this endpoint only; may be repeated.  [default: all]")  # fmt: skip
-@click.option("--metrics", is_flag=True, help="Lets in to /metrics and to nothing else.")
+@click.option("--metrics", is_flag=True,
+              help="Lets in to figures, /metrics and each endpoint's /tei/NAME/metrics, and to "
+                   "nothing else.")  # fmt: skip
 @_file_option
 def add(name: str, endpoints: tuple[str, ...], metrics: bool, file: Path) -> None:
     """Make a key and print it, this once; FILE keeps its hash under NAME."""
     from transformer_serving.desk.keys import add_key
 
     key = add_key(file, name, endpoints, metrics=metrics)
-    allowed = "/metrics" if metrics else ", ".join(endpoints) or "every endpoint"
+    allowed = _FIGURES if metrics else ", ".join(endpoints) or "every endpoint"
     click.echo(key)
     click.echo(f"'{name}' may ask {allowed}; its key is shown this once", err=True)
 
@@ -66,7 +69,7 @@ def list_(file: Path, as_json: bool) -> None:
     for title in ("key", "may ask", "since"):
         table.add_column(title, overflow="fold")
     for key in found:
-        allowed = "/metrics" if key.metrics else ", ".join(key.endpoints or ("every endpoint",))
+        allowed = _FIGURES if key.metrics else ", ".join(key.endpoints or ("every endpoint",))
         table.add_row(key.name, allowed, key.created)
     plain_console().print(table)
 
