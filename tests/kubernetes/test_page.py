@@ -129,6 +129,22 @@ def day_two(task: str) -> str:
     return str(row)
 
 
+def test_new_images_replace_every_old_one() -> None:
+    """Of the release that the page begins with, and of one with vLLM."""
+    row = day_two("new images")
+    names = re.findall(r"(images\.\w+)=…", row)
+    instead, of = re.findall(r"`(images\.\w+)` in the place of `(images\.\w+)`", row)[0]
+    for vllm in (False, True):
+        given = [instead if vllm and name == of else name for name in names]
+        new = ",".join(f"{name}=registry.example/new:2" for name in given)
+        objects = rendered(
+            LOCAL, helm_python.parse_set_string(new), {"triton": {"vllm": vllm, "gpus": int(vllm)}}
+        )
+        images = re.findall(r'"image": "([^"]+)"', json.dumps(objects))
+        assert len(images) > 4
+        assert set(images) == {"registry.example/new:2"}
+
+
 def test_the_minutes_after_which_a_first_load_is_given_up_are_told() -> None:
     """Where another model is loaded; the pauses are those of a controller."""
     now, failure, row = 0.0, None, {"endpoint": "b", "ready": False, "failure": "unreached"}
