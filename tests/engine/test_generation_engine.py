@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -220,6 +221,13 @@ def test_no_more_run_than_may_and_than_the_cache_holds() -> None:
 def test_asking_for_callers_takes_no_more_of_the_thread_the_more_there_are(callers: int) -> None:
     assert callers / ask_again_s(callers) <= 500
     assert ask_again_s(callers) >= ask_again_s(1) == 0.1
+
+
+def test_how_often_callers_are_asked_for_is_told() -> None:
+    together = f"{10_000 / ask_again_s(10_000):.0f} times a second"
+    docs = Path(__file__).parent.parent.parent / "docs"
+    for page, often in (("decisions/language-models.md", 2), ("reliability.md", 1)):
+        assert " ".join((docs / page).read_text("utf-8").split()).count(together) == often, page
 
 
 def test_who_left_is_cancelled_within_a_step_and_makes_room() -> None:
