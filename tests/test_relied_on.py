@@ -347,6 +347,15 @@ def test_it_has_an_upper_bound(distribution: str) -> None:
         assert any(one.operator in ("<", "==") for one in row.specifier), f"{row}: no upper bound"
 
 
+def test_the_decision_lists_those_that_have_rows() -> None:
+    """Of the names in pyproject.toml these and no other."""
+    text = (ROOT / "docs" / "decisions" / "project.md").read_text("utf-8")
+    (bounds,) = re.findall(r"Each distribution has an upper bound.*?\.\s", text, re.DOTALL)
+    names = {canonicalize_name(row.name) for rows in requirements().values() for row in rows}
+    said = {canonicalize_name(word) for word in re.findall(r"[\w-]+", bounds)} & names
+    assert said == {canonicalize_name(row.distribution) for row in RELIED_ON}
+
+
 def test_every_lock_is_within_its_bounds() -> None:
     rows = requirements()
     desk = [*rows["dependencies"], *rows["convert"]]
