@@ -140,6 +140,8 @@ def named(alerts: Iterable[Alert]) -> str:
 def deploy_all(stack: Stack, folder: Path) -> str:
     """Two classifiers and a language model; a prompt for it."""
     strange = write_small(folder / "strange", Parts(strange=STRANGE))
+    # With it, as `convert` writes it, the worker would refuse the word before any engine fails.
+    assert strange.endpoint.tokens.known_ids is None
     plain = write_small(folder / "plain", Parts())
     source = open_language_model(str(save_language_model("llama", folder / "llama")))
     # Room for so many whole sequences, of which each takes a step for its prompt.
