@@ -237,7 +237,7 @@ def test_mlservers_other_codecs(endpoints: Endpoints, mlserver: Any) -> None:
 def asked(endpoints: Endpoints, task: str, inputs: dict[str, list[str]]) -> list[Any]:
     """As MLServer's documentation shows it, by plain HTTP; the rows of the answer."""
     rows = [
-        {"name": name, "shape": [len(data)], "datatype": "BYTES", "data": data}
+        {"name": name, "shape": [1], "datatype": "BYTES", "data": data}
         for name, data in inputs.items()
     ]
     request = urllib.request.Request(
@@ -257,5 +257,5 @@ def test_the_bodies_of_mlservers_documentation(endpoints: Endpoints) -> None:
     rows = asked(endpoints, "question-answering", {name: [text] for name, text in body.items()})
     assert rows == [endpoints.serve("question-answering", {"inputs": body})]
     many = [f"Tea number {number}." for number in range(512)]
-    rows = asked(endpoints, "text-classification", {"array_inputs": many})
+    rows = asked(endpoints, "text-classification", {"text_inputs": many})
     assert rounded(rows) == rounded(endpoints.serve("text-classification", {"inputs": many}))
