@@ -18,6 +18,7 @@ from tests.preprocess.speaking import LABELS, WIDTH, Speaker, endpoint_of, speak
 from transformer_serving.contract.dialects import DIALECTS, dialect_of
 from transformer_serving.contract.errors import KINDS, ServingError
 from transformer_serving.contract.heads import ENDPOINT_TASKS, GENERATION
+from transformer_serving.desk.export.endpoint_json import limits_of
 
 TEA, RAIN = "a kettle of tea", "rain fell on the roof"
 TEXTS = [TEA, RAIN]
@@ -111,6 +112,16 @@ def test_openai_gives_vectors_in_order_with_true_counts() -> None:
     assert answer["usage"] == {"prompt_tokens": sum(tokens), "total_tokens": sum(tokens)}
     one = speaker.ask("openai.embeddings", {"model": "m", "input": TEA, "user": "u"})
     assert one["data"] == answer["data"][:1]
+
+
+def test_openai_takes_as_many_texts_as_openai() -> None:
+    limits = dataclasses.asdict(limits_of("sentence-embedding"))
+    many = speaker("sentence-embedding", limits=limits)
+    answer = many.ask("openai.embeddings", {"model": "m", "input": [TEA] * 2048})
+    assert len(answer["data"]) == 2048
+    with pytest.raises(ServingError) as refused:
+        many.ask("openai.embeddings", {"model": "m", "input": [TEA] * 2049})
+    assert (refused.value.kind.code, refused.value.limit) == ("too_large", 2048)
 
 
 def test_openai_packs_float32_in_base64() -> None:

@@ -30,7 +30,7 @@ from transformer_serving.desk.builders.table import (
 from transformer_serving.desk.builders.tensorrt import require_machine
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
-from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
+from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, limits_of, tokens_of
 from transformer_serving.desk.export.onnx import tensors_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.language_model import convert_language_model
@@ -218,8 +218,9 @@ def _workshop(
         request.limits.max_batch_size,
     )
     limits = replace(
-        request.limits, max_batch_size=batch[2], max_call_tokens=ENGINES[request.engine].call_tokens
-    )
+        limits_of(source.task, request.limits), max_batch_size=batch[2],
+        max_call_tokens=ENGINES[request.engine].call_tokens,
+    )  # fmt: skip
     endpoint = endpoint_of(source, graph or tensors_of(source), tokens, limits)
     endpoint = replace(endpoint, golden=golden_body(endpoint))
     case = prepare_case(source, endpoint)
