@@ -18,6 +18,7 @@ from transformer_serving.gateway.body import json_body
 from transformer_serving.gateway.body.json_body import (
     check_acceptable,
     check_elements,
+    may_be_json,
     parse_object,
     says_json,
 )
@@ -38,6 +39,22 @@ from transformer_serving.gateway.body.json_body import (
 )
 def test_content_types(kind: bytes | None, answer: bool) -> None:
     assert says_json(kind) is answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        (None, True),
+        (b"", True),
+        (b"text/json; charset=utf-8", True),
+        (b"application/x-json", True),
+        (b"text/plain", False),
+        (b"application/x-www-form-urlencoded", False),
+        (b"\xff\xfe", False),
+    ],
+)
+def test_types_that_may_be_json(kind: bytes | None, answer: bool) -> None:
+    assert may_be_json(kind) is answer
 
 
 ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]

@@ -101,6 +101,41 @@ def test_the_answer_is_the_one_of_serve(
         assert known.json == routed.json
 
 
+KINDS_OF_TEXT = [
+    None, "application/x-www-form-urlencoded", "text/html", "text/plain;charset=UTF-8", "text/json",
+    "application/x-json", "application/octet-stream",
+]  # fmt: skip
+# Of these the gateway knows that JSON may be meant. The app itself tells its endpoints no type.
+READ = (None, "text/json", "application/x-json")
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_TEXT)
+@pytest.mark.parametrize("body", [{"text": "two"}, {"inputs": [tensor("args", "two")]}], ids=str)
+def test_json_of_another_type_is_never_a_text(
+    ways: dict[str, Server], kind: str | None, body: dict[str, Any]
+) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    raw = b"  " + orjson.dumps(body)
+    for way, server in ways.items():
+        reply = server.ask("POST", "/serve/texts", raw, headers)
+        if way == "gateway" and kind in READ:
+            assert reply.status == 200, reply.raw
+            assert reply.json == server.post("texts", body).json
+        else:
+            assert (reply.status, reply.json["code"]) == (400, "malformed_body")
+            assert "send 'Content-Type: application/json'" in reply.json["message"]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_TEXT)
+def test_a_text_that_begins_like_json_is_a_text(ways: dict[str, Server], kind: str | None) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    for text in ("{two", '{"two": 2}'):
+        for server in ways.values():
+            reply = server.ask("POST", "/serve/texts", text.encode(), headers)
+            assert reply.status == 200, reply.raw
+            assert reply.json == server.post("texts", {"text": text}).json
+
+
 def test_binary_both_ways(server: Server) -> None:
     raw = packed(TEXTS)
     row = {"name": "in", "shape": [2, 1], "datatype": "BYTES"}

@@ -38,6 +38,19 @@ def says_json(content_type: bytes | None) -> bool:
     )
 
 
+@lru_cache(maxsize=64)
+def may_be_json(content_type: bytes | None) -> bool:
+    """Whether a body of this content type, which is not parsed for it, may be JSON: none at all,
+    as many clients send that write their JSON themselves, or another name for JSON's.
+    """
+    if not content_type:
+        return True
+    mime = MimeMessage()
+    mime["content-type"] = content_type.decode("latin-1")
+    subtype = mime.get_content_subtype()
+    return subtype in ("json", "x-json") or subtype.endswith("+json")
+
+
 class Parser:
     """Bodies as process_request takes them."""
 
