@@ -202,6 +202,8 @@ def test_tritonclient_is_told_of_server_and_model(triton: Any, door: str) -> Non
     assert told["unknown_ready"] is False
     assert told["server"]["name"] == "transformer-serving"
     assert [row["name"] for row in told["model"]["inputs"]][:2] == ["question", "context"]
+    config = told["config"] if door == "http" else told["config"]["config"]
+    assert [row["name"] for row in config["input"]][:2] == ["question", "context"]
 
 
 def test_kserve_is_told_of_server_and_model(kserve: Any) -> None:

@@ -198,11 +198,23 @@ def test_metadata(server: Server) -> None:
         "truncation": ("BOOL", [1]),
     }
     assert told == {
-        "name": "texts", "versions": [], "platform": "transformer-serving",
+        "name": "texts", "versions": ["1"], "platform": "transformer-serving",
         "outputs": [{"name": "output", "datatype": "BYTES", "shape": [-1, 1]}],
     }  # fmt: skip
     assert server.ask("GET", "/v2/models/nothing").status == 404
     assert server.ask("GET", "/v2/models/holdings").status == 422
+
+
+def test_what_has_no_version_is_its_own_first(server: Server) -> None:
+    body = {"inputs": [tensor("text", *TEXTS)]}
+    assert rows_of(infer(server, "texts/versions/1", body)) == rows_of(infer(server, "texts", body))
+    told = server.ask("GET", "/v2/models/texts/versions/1/config").json
+    assert told == server.ask("GET", "/v2/models/texts/config").json
+    assert (told["name"], told["max_batch_size"]) == ("texts", 0)
+    assert told["input"][0] == {
+        "name": "text", "data_type": "TYPE_STRING", "dims": [-1], "optional": False
+    }  # fmt: skip
+    assert infer(server, "texts/versions/2", body).status == 404
 
 
 def test_readiness(server: Server) -> None:
@@ -220,7 +232,7 @@ def test_tritons_own_routes_are_none(server: Server, text_serving: TextServing) 
     for path in (
         "/v2/repository/index",
         "/v2/repository/models/texts/load",
-        "/v2/models/texts/config",
+        "/v2/models/texts/stats",
         "/v2/systemsharedmemory/status",
     ):
         for method in ("GET", "POST"):

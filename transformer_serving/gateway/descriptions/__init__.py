@@ -17,6 +17,7 @@ DESCRIPTIONS: dict[str, Description] = {
     "v2.ready": v2.ready,
     "v2.model": v2.model,
     "v2.model_ready": v2.model_ready,
+    "v2.config": v2.config,
     "openai.model": openai.model,
     "tei.info": tei.info,
     "tei.health": tei.health,
