@@ -191,6 +191,7 @@ async def test_a_canarys_name_says_whom_to_ask(door: SpokenDoor, path: str) -> N
         "/v2/health/ready", "/v2/models/rerank", "/v1/models", "/v1/models/fill-mask",
         "/tei/rerank/health", "/tei/rerank", "/tei/nobody/health", "/tei/rerank/info",
         "/tei/rerank/metrics", "/openapi.json", "/health/ready", "/hf/rerank", "/metrics",
+        "/hf/rerank/health", "/hf/rerank/info", "/tgi/rerank/v1/models", "/v2/models/rerank/config",
     ],
 )  # fmt: skip
 async def test_head_gets_what_get_does_without_its_body(door: SpokenDoor, path: str) -> None:
@@ -400,6 +401,45 @@ async def test_a_canary_is_ready_where_all_behind_it_are(door: SpokenDoor) -> No
     assert (await door.ask("GET", "/v1/models/split")).json["ready"]
     door.processor._canary_route["split"] = {"endpoints": ["rerank", "fill-mask"]}
     assert not (await door.ask("GET", "/v1/models/split")).json["ready"]
+
+
+@pytest.fixture
+def generating(door: SpokenDoor) -> SpokenDoor:
+    """With text-generation at "rerank/2"."""
+    endpoint = read_endpoint(json.dumps(text_fields()))
+    assert endpoint.generation is not None
+    task = TextTask(endpoint.generation)
+    door.processor.built("rerank/2", Spoken(SimpleNamespace(endpoint=endpoint, task=task)))
+    return door
+
+
+async def test_text_generation_inferences_client_is_told_of_the_model(
+    generating: SpokenDoor,
+) -> None:
+    told = await generating.ask("GET", "/tgi/rerank/versions/2/info")
+    assert told.status == 200
+    assert (told.json["model_id"], told.json["model_pipeline_tag"]) == (
+        "rerank/2", "text-generation",
+    )  # fmt: skip
+    assert (told.json["max_total_tokens"], told.json["max_input_tokens"]) == (64, 63)
+    assert told.json["max_input_length"] == 63
+    assert (await generating.ask("GET", "/hf/rerank/2/info")).json == told.json
+    other = await generating.ask("GET", "/tgi/rerank/info")
+    assert (other.status, set(other.json)) == (422, {"error", "error_type"})
+    listed = await generating.ask("GET", "/tgi/rerank/versions/2/v1/models")
+    assert [row["id"] for row in listed.json["data"]] == ["rerank/2"]
+    assert set(listed.json) == {"object", "data"}
+    for path in ("info", "v1/models"):
+        assert (await generating.ask("GET", f"/tgi/nobody/{path}")).status == 404
+
+
+async def test_the_inference_apis_client_is_told_of_health_and_model(door: SpokenDoor) -> None:
+    for name, status in (("rerank", 200), ("rerank/2", 200), ("fill-mask", 503), ("nobody", 404)):
+        told = await door.ask("GET", f"/hf/{name}/health")
+        assert told.status == status
+        assert told.raw == b"" if status == 200 else set(told.json) == {"error"}
+    told = await door.ask("GET", "/hf/sentence-embedding/info")
+    assert told.json == (await door.ask("GET", "/tei/sentence-embedding/info")).json
 
 
 async def test_an_unknown_model_is_told_in_each_form(door: SpokenDoor) -> None:

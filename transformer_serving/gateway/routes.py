@@ -82,6 +82,18 @@ def _tgi(base: str) -> tuple[Route, ...]:
         Route("POST", f"{base}/v1/completions", "openai.completions", streams=True),
         Route("POST", f"{base}/v1/chat/completions", "openai.chat", streams=True),
         Route("GET", f"{base}/health", "tgi.health", media_type="text/plain"),
+        Route("GET", f"{base}/info", "tgi.info"),
+        Route("GET", f"{base}/v1/models", "tgi.models"),
+    )
+
+
+def _hf(base: str) -> tuple[Route, ...]:
+    """Those of an Inference Endpoint, below the address that its client has for a model."""
+    return (
+        Route("POST", base, "hf.inference", streams=True),
+        Route("POST", f"{base}/v1/chat/completions", "openai.chat", streams=True),
+        Route("GET", f"{base}/health", "hf.health", media_type="text/plain"),
+        Route("GET", f"{base}/info", "hf.info"),
     )
 
 
@@ -121,10 +133,8 @@ ROUTES = (
     Route("POST", "/v1/models/{name}/{version}:predict", "v1.predict"),
     Route("POST", "/v1/rerank", "cohere.rerank_v1", named_in="model"),
     Route("POST", "/v2/rerank", "cohere.rerank_v2", named_in="model"),
-    Route("POST", "/hf/{name}", "hf.inference", streams=True),
-    Route("POST", "/hf/{name}/{version}", "hf.inference", streams=True),
-    Route("POST", "/hf/{name}/v1/chat/completions", "openai.chat", streams=True),
-    Route("POST", "/hf/{name}/{version}/v1/chat/completions", "openai.chat", streams=True),
+    *_hf("/hf/{name}"),
+    *_hf("/hf/{name}/{version}"),
     *_generate("/v2/models/{name}"),
     *_generate("/v2/models/{name}/versions/{version}"),
     *_tgi("/tgi/{name}"),
