@@ -20,13 +20,13 @@ from preprocess.parameters import (
     read_parameters,
     whole,
 )
+from preprocess.raw_body import text_of
 from preprocess.request import (
     BodyForm,
     TextField,
     check_count,
     check_object,
     check_text,
-    decode_text,
     read_timeout,
     refuse_unknown,
     wrong,
@@ -42,8 +42,8 @@ from transformer_serving.contract.generation import (
 )
 
 # What the prompt may stand in, one of them: ours, the Inference API's, and a conversation.
-_PROMPTS = ("text", "inputs", "messages")
-_FIELDS = (*_PROMPTS, "parameters", "stream", "timeout_ms")
+PROMPTS = ("text", "inputs", "messages")
+_FIELDS = (*PROMPTS, "parameters", "stream", "timeout_ms")
 _MOST_STOPS, _STOP_CHARACTERS = 16, 256
 _MOST_SEQUENCES = 64
 # What a chat template writes around each message, however little that says: those in use 20 to 60.
@@ -179,13 +179,13 @@ _STOPS = Kind(
 def read_wanted(body: Any, task: TextTask, limits: Limits) -> Wanted:
     """Check the body against the task and the limits. Raises ServingError (400, 413, 422)."""
     if isinstance(body, bytes | bytearray):
-        body = {"text": decode_text(bytes(body))}
+        body = {"text": text_of(bytes(body), PROMPTS)}
     check_object(body)
     refuse_unknown(body, _FIELDS)
-    named = [name for name in _PROMPTS if name in body]
+    named = [name for name in PROMPTS if name in body]
     if len(named) != 1:
         raise ServingError(
-            "invalid_field", f"one of the fields {', '.join(_PROMPTS)} must hold the prompt",
+            "invalid_field", f"one of the fields {', '.join(PROMPTS)} must hold the prompt",
             field="text", limit=1, got=len(named),
         )  # fmt: skip
     messages = None

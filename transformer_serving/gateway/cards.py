@@ -12,7 +12,7 @@ from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.keys import Key
 from transformer_serving.gateway.host.building import preprocess_of
 from transformer_serving.gateway.keys import endpoint_url
-from transformer_serving.gateway.short_way import Kind, RequestedEndpoint, ShortWay
+from transformer_serving.gateway.short_way import FIRST, Kind, RequestedEndpoint, ShortWay
 
 Card = dict[str, Any]
 
@@ -50,6 +50,13 @@ class Cards:
         if await self._short_way.kind_of(target) is Kind.UNKNOWN:
             raise unknown_endpoint()
         return self._short_way.urls_of(target)
+
+    def versions_of(self, target: RequestedEndpoint) -> list[str]:
+        """By which V2's clients may ask it: its own, or of one without any the first."""
+        if target.version is not None:
+            return [target.version]
+        first = target._replace(version=FIRST)
+        return [FIRST] if self._short_way.meant(first) == target else []
 
     async def figures_of(self, target: RequestedEndpoint) -> Collection[str]:
         """The names that it has in figures. Raises ServingError (404)."""

@@ -140,6 +140,9 @@ class FrontDoor:
             exchange = exchange.as_one_of_the_last()
         call = call_of(scope) or self._by_setting(exchange)
         exchange.enter(None if call is None else call.operation)
+        if call is not None and call.target is not None and call.may_mean_itself:
+            # Before its key is looked at: rights are those of the endpoint that is asked.
+            call = call._replace(target=self._short_way.meant(call.target))
         if call is None or call.is_question or not self._settings.log_requests:
             await self._let_in(call, exchange)
             return

@@ -28,6 +28,9 @@ from transformer_serving.gateway.host.building import (
 )
 from transformer_serving.gateway.host.errors import host_error_response, host_error_table
 
+# What V2's clients call the version of what has none.
+FIRST = "1"
+
 
 class RequestedEndpoint(NamedTuple):
     """What a serving URL names, as the host's three routes read it."""
@@ -160,6 +163,13 @@ class ShortWay:
             return True
         url = processor._normalize_endpoint_url(target.model, target.version)
         return url in processor._canary_route or url in processor.get_endpoints()
+
+    def meant(self, target: RequestedEndpoint) -> RequestedEndpoint:
+        """The endpoint itself where clients of V2 call what has no version its first one."""
+        itself = RequestedEndpoint(target.model, None)
+        if target.version != FIRST or self._knows(target) or not self._knows(itself):
+            return target
+        return itself
 
     def name_of(self, target: RequestedEndpoint) -> str | None:
         """The target's own name, or its canary route's, where the host has it."""

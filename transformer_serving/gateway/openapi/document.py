@@ -35,7 +35,7 @@ _ANYTHING: dict[str, Any] = {}
 _OF_THE_HOST = "clearml-serving"
 _JSON, _EVENTS, _BYTES = "application/json", "text/event-stream", "application/octet-stream"
 # What no canary route has, behind which there may be several.
-_OF_ONE = ("v2.model", "tei.info")
+_OF_ONE = ("v2.model", "v2.config", "tei.info", "tgi.info", "hf.info")
 _HEALTH = (
     ("/health/live", "Whether the worker runs", (200,)),
     ("/health/ready", "Whether requests should be sent to the worker", (200, 503)),
