@@ -25,9 +25,8 @@ from tests.test_compose_files import service
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.stop import TRITON_EXIT_SECONDS
 from transformer_serving.desk.local import container as control_plane
-from transformer_serving.gateway.paths_by_setting import GENERATE
 from transformer_serving.gateway.routes import ROUTES
-from transformer_serving.gateway.settings import GRACEFUL_SECONDS
+from transformer_serving.gateway.settings import GENERATE, GRACEFUL_SECONDS
 from transformer_serving.gateway.shutdown import LEAVE_S
 
 KEDA = {"enabled": True, "prometheus": "http://prometheus:9090"}

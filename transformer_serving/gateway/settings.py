@@ -77,6 +77,9 @@ GRPC_PORT = Setting(
     "Port of the Open Inference Protocol's gRPC, on the front's own address; 0: none.",
     is_whole=True,
 )
+# Paths of recipes that serve one model: that of generated text, and that of the queue before a
+# pipeline. Each asks the endpoint that its setting names.
+GENERATE, ROOT = "/generate", "/"
 GENERATE_ENDPOINT = TextSetting(
     "TRANSFORMER_SERVING_GENERATE_ENDPOINT",
     "",
