@@ -106,9 +106,6 @@ def _generate(base: str) -> tuple[Route, ...]:
     )
 
 
-# The generation recipe's own path, of the endpoint that a setting names.
-GENERATE = "/generate"
-
 ROUTES = (
     Route("GET", "/openapi.json", "ours.openapi", summary="This document"),
     Route("GET", "/page/endpoints", "ours.endpoints", summary="What the page at / shows"),
