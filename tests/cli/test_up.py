@@ -5,11 +5,8 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-<<<<<<< HEAD
 import sysconfig
-=======
 from collections.abc import Callable
->>>>>>> g-seeds
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

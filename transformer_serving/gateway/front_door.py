@@ -137,15 +137,11 @@ class FrontDoor:
         exchange = Exchange.of(scope, receive, send)
         if self._shutdown.leaving:
             exchange = exchange.as_one_of_the_last()
-<<<<<<< HEAD
-        call = call_of(scope) or self._by_setting(exchange)
+        call = call_of(scope) or self._by_setting.call_of(scope)
         exchange.enter(None if call is None else call.operation)
         if call is not None and call.target is not None and call.may_mean_itself:
             # Before its key is looked at: rights are those of the endpoint that is asked.
             call = call._replace(target=self._short_way.meant(call.target))
-=======
-        call = call_of(scope) or self._by_setting.call_of(scope)
->>>>>>> g-seeds
         if call is None or call.is_question or not self._settings.log_requests:
             await self._let_in(call, exchange)
             return

@@ -76,15 +76,10 @@ def up(
     bundles = _demo_bundles(demo, phases) if demo else []
     with phases.phase("start the stack"):
         running = stack.start(
-<<<<<<< HEAD
-            folder, ports, phases.report, open_inference=open_inference, watched=monitoring
-        )
-    _show_unheard(phases.console, running)
-=======
             folder, ports, phases.report, open_inference=open_inference, watched=monitoring,
             settings={name: value for bundle in bundles for name, value in bundle.settings.items()},
         )  # fmt: skip
->>>>>>> g-seeds
+    _show_unheard(phases.console, running)
     deployed = _deploy_demo(running, bundles, phases, key) if bundles else []
     if as_json:
         rows = [asdict(done) for done, _ in deployed]

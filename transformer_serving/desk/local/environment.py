@@ -64,7 +64,6 @@ def check_settings(environment: Mapping[str, str]) -> None:
         raise Failure(str(error), exit_code=2) from None
 
 
-<<<<<<< HEAD
 def unheard(environment: Mapping[str, str], started_with: Mapping[str, str]) -> list[str]:
     """The variables that say something else now than when the stack that runs was started.
 
@@ -90,9 +89,6 @@ def check_libpython() -> None:
         raise Failure(str(error), exit_code=2) from None
 
 
-def environment_of_parts(environment: Mapping[str, str]) -> dict[str, str]:
-    """The caller's, with paths from the caller's folder whole: the parts run in another one."""
-=======
 def environment_of_parts(
     environment: Mapping[str, str], settings: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
@@ -100,7 +96,6 @@ def environment_of_parts(
 
     `settings` are for a caller who has not set them; an empty variable is an unset one.
     """
->>>>>>> g-seeds
     whole = {
         name: str(Path(environment[name]).absolute()) for name in _PATHS if environment.get(name)
     }

@@ -142,7 +142,6 @@ class Supervisor:
         except _SILENT:
             return False
 
-<<<<<<< HEAD
     def environment(self) -> dict[str, str] | None:
         """What it was started with and gives to its parts; None where that cannot be read."""
         try:
@@ -150,15 +149,11 @@ class Supervisor:
         except (*_SILENT, psutil.Error):
             return None
 
-    def start(self) -> None:
-        """Start supervisord, without any part yet. Raises Failure when it does not come up."""
-=======
     def start(self, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         """Start supervisord, without any part yet. Raises Failure when it does not come up.
 
         `settings` are of its parts, where the environment says nothing of them.
         """
->>>>>>> g-seeds
         (self.state / "logs").mkdir(parents=True, exist_ok=True)
         # Python puts the working directory on sys.path: in the state folder itself, its
         # sub-folder `triton` would pass for the package of that name.
