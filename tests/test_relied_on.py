@@ -206,6 +206,16 @@ RELIED_ON = (
         "gateway/host/task.py: the host's task is made without a look at the code",
     ),
     Relied(
+        "clearml", "clearml/binding/artifacts.py", "Artifacts",
+        "_hash_block_size",
+        "gateway/host/code_files.py: whether a copy is of the upload that is asked for",
+    ),
+    Relied(
+        "clearml", "clearml/binding/artifacts.py", "Artifact",
+        "name url hash get_local_copy(extract_archive,raise_on_error,force_download)",
+        "gateway/host/code_files.py: an endpoint's code, in a thread",
+    ),
+    Relied(
         "clearml", "clearml/storage/helper.py", "_StorageHelper",
         "get(url,logger) _driver _base_url _canonize_url(url)",
         "engine/controller/files/storage.py: a broken download goes on",
@@ -249,7 +259,8 @@ RELIED_ON = (
         "preprocess(request,state,collect_custom_statistics_fn) "
         "process(data,state,collect_custom_statistics_fn) "
         "postprocess(data,state,collect_custom_statistics_fn)",
-        "gateway/host/preprocess_gate.py: code is run when a trusted key signed it; building.py",
+        "gateway/host/preprocess_gate.py: code is run when a trusted key signed it; building.py; "
+        "code_files.py: it is there before",
     ),
     Relied(
         "clearml-serving", _APP, "",

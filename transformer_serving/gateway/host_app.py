@@ -14,6 +14,7 @@ from transformer_serving.contract.worker.hidden_frameworks import hidden_framewo
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
 from transformer_serving.gateway.figures.file import keep_figures_with_room
 from transformer_serving.gateway.figures.metrics import tell_syncs
+from transformer_serving.gateway.host.code_files import fetch_beside
 from transformer_serving.gateway.host.faults import fence
 from transformer_serving.gateway.host.preprocess_gate import guard
 from transformer_serving.gateway.host.task import without_analysis
@@ -34,7 +35,6 @@ parse_sections_once()
 fence(host.ModelRequestProcessor)
 tell_syncs(host.ModelRequestProcessor)
 tell_rollouts(host.ModelRequestProcessor)
-guard(
-    importlib.import_module("clearml_serving.serving.preprocess_service").BasePreprocessRequest,
-    read_trusted_keys(os.environ),
-)
+_engines: Any = importlib.import_module("clearml_serving.serving.preprocess_service")
+guard(_engines.BasePreprocessRequest, read_trusted_keys(os.environ))
+fetch_beside(host.ModelRequestProcessor, _engines.BasePreprocessRequest)
