@@ -110,6 +110,21 @@ RELIED_ON = (
         "gateway/figures/metrics.py: whether the SDK could read the service's task again",
     ),
     Relied(
+        "clearml", "clearml/backend_interface/base.py", "InterfaceBase",
+        "_send(session,req,ignore_errors,raise_on_errors,log,async_enable) _JSON_EXCEPTION",
+        "contract/worker/sdk_patience.py: what is refused is asked again after a pause",
+    ),
+    Relied(
+        "clearml", "clearml/backend_api/session/session.py", "Session",
+        "send(req_obj,async_enable,headers) host",
+        "contract/worker/sdk_patience.py: the same",
+    ),
+    Relied(
+        "clearml", "clearml/backend_api/session/session.py", "",
+        "LoginError MaxRequestSizeError",
+        "contract/worker/sdk_patience.py: the same",
+    ),
+    Relied(
         "starlette", "starlette/responses.py", "Response",
         "__init__(content,status_code,headers,media_type,background) media_type",
         "preprocess/response.py: an answer that also reads like a dict",

@@ -12,6 +12,7 @@ from typing import Any
 from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
+from transformer_serving.contract.worker.sdk_patience import wait_between_tries
 from transformer_serving.gateway.figures.file import keep_figures_with_room
 from transformer_serving.gateway.figures.metrics import tell_syncs
 from transformer_serving.gateway.host.code_files import fetch_beside
@@ -27,6 +28,7 @@ _FROM_ELSEWHERE = ("/docs", "/docs/oauth2-redirect", "/redoc")
 os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
 keep_figures_with_room()
 with hidden_frameworks(), without_analysis(importlib.import_module("clearml").Task):
+    wait_between_tries()
     host: Any = importlib.import_module("clearml_serving.serving.main")
 host.app.router.routes[:] = [
     route for route in host.app.router.routes if getattr(route, "path", "") not in _FROM_ELSEWHERE
