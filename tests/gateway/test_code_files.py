@@ -184,6 +184,8 @@ async def test_one_file_that_does_not_come_leaves_the_other_endpoints_alone(
     assert threading.main_thread() not in {*bad.asked, *good.asked}
     assert "https://store.example/" in caplog.text
     assert "secret" not in caplog.text
+    said = {"hangs": "still waiting", "refuses": "no copy came", "raises": "ConnectionError"}
+    assert said[store] in caplog.text
     lines = [one for one in caplog.messages if one.startswith("endpoint bad")]
     assert [one.endswith("is here") for one in lines].index(True) == len(lines) - 1
 

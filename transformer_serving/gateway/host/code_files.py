@@ -85,7 +85,7 @@ class _Fetch:
             self.failures, self.is_told = self.failures + 1, True
             log.error(
                 "endpoint %s: its code cannot be fetched from %s: %s; asked again after %.0f s",
-                self.endpoint, _address(self.artifact.url), type(error).__name__, pause,
+                self.endpoint, _address(self.artifact.url), _why(error), pause,
             )  # fmt: skip
             self.due = time.monotonic() + pause
             self.outcome.set_exception(error)
@@ -233,6 +233,11 @@ def _fetched(artifact: Any) -> _Copy:
     if not content:
         raise _NoCopyError
     return _Copy(str(file), str(content))
+
+
+def _why(error: Exception) -> str:
+    """Not its text, which may quote the address as it is."""
+    return "no copy came" if isinstance(error, _NoCopyError) else type(error).__name__
 
 
 def _key(artifact: Any) -> tuple[str, str, str]:
