@@ -80,7 +80,7 @@ def _tgi(base: str) -> tuple[Route, ...]:
         Route("POST", f"{base}/generate", "tgi.generate"),
         Route("POST", f"{base}/generate_stream", "tgi.generate_stream", media_type=events),
         Route("POST", f"{base}/v1/completions", "openai.completions", streams=True),
-        Route("POST", f"{base}/v1/chat/completions", "openai.chat", streams=True),
+        Route("POST", f"{base}/v1/chat/completions", "openai.tgi_chat", streams=True),
         Route("GET", f"{base}/health", "tgi.health", media_type="text/plain"),
     )
 
@@ -121,8 +121,8 @@ ROUTES = (
     Route("POST", "/v2/rerank", "cohere.rerank_v2", named_in="model"),
     Route("POST", "/hf/{name}", "hf.inference", streams=True),
     Route("POST", "/hf/{name}/{version}", "hf.inference", streams=True),
-    Route("POST", "/hf/{name}/v1/chat/completions", "openai.chat", streams=True),
-    Route("POST", "/hf/{name}/{version}/v1/chat/completions", "openai.chat", streams=True),
+    Route("POST", "/hf/{name}/v1/chat/completions", "openai.tgi_chat", streams=True),
+    Route("POST", "/hf/{name}/{version}/v1/chat/completions", "openai.tgi_chat", streams=True),
     *_generate("/v2/models/{name}"),
     *_generate("/v2/models/{name}/versions/{version}"),
     *_tgi("/tgi/{name}"),

@@ -10,12 +10,13 @@ from preprocess.dialects import OPERATIONS
 from preprocess.dialects.generated import OPERATIONS as GENERATED
 from preprocess.generation.dialects import WAYS
 from preprocess.generation.seats import seats
-from tests.text_engine import PROMPT, Asker
+from tests.text_engine import PROMPT, VERSION, Asker
 from transformer_serving.contract.heads import GENERATION
 
 pytestmark = pytest.mark.slow
 NEXT = " w20 w21 w22"
 COMPLETIONS, CHAT = "openai.completions", "openai.chat"
+TGI_CHAT = "openai.tgi_chat"
 GREEDY = {"model": "text", "temperature": 0, "max_tokens": 3}
 MESSAGES = [{"role": "user", "content": PROMPT}]
 
@@ -88,6 +89,30 @@ async def test_a_chat_in_chunks(text: Asker) -> None:
         assert "".join(row["delta"].get("content", "") for row in rows) == " w20 w21"
         assert rows[-1]["finish_reason"] == "length"
     assert done == "[DONE]"
+
+
+@pytest.mark.parametrize("operation", [COMPLETIONS, CHAT, TGI_CHAT])
+async def test_every_answer_has_the_fingerprint_of_its_bundle(text: Asker, operation: str) -> None:
+    prompt = {"prompt": PROMPT} if operation == COMPLETIONS else {"messages": MESSAGES}
+    body = {**GREEDY, **prompt, "stream_options": {"include_usage": True}}
+    *chunks, _ = await text.events({**body, "stream": True}, operation)
+    rows = [await text.answer(body, operation), *chunks]
+    assert {row["system_fingerprint"] for row in rows} == {f"fp_{VERSION}"}
+
+
+async def test_a_chat_of_tgi_has_a_role_in_each_chunk(text: Asker) -> None:
+    """As its client `text_generation` reads them: classes with these fields, none of them optional;
+    OpenAI's own would make one word of all roles."""
+    body = {**GREEDY, "messages": MESSAGES}
+    *chunks, done = await text.events({**body, "stream": True}, TGI_CHAT)
+    assert done == "[DONE]"
+    deltas = [choice["delta"] for row in chunks for choice in row["choices"]]
+    assert {(row["role"], row["tool_calls"]) for row in deltas} == {("assistant", None)}
+    assert "".join(row["content"] for row in deltas) == NEXT
+    *chunks, _ = await text.events({**body, "stream": True}, CHAT)
+    assert [row["choices"][0]["delta"].get("role") for row in chunks] == ["assistant"] + [None] * 4
+    whole = [await text.answer(body, operation) for operation in (CHAT, TGI_CHAT)]
+    assert whole[0]["choices"] == whole[1]["choices"]
 
 
 async def test_logprobs_are_the_chosen_tokens(text: Asker) -> None:
