@@ -46,6 +46,8 @@ _PROMPTS = ("text", "inputs", "messages")
 _FIELDS = (*_PROMPTS, "parameters", "stream", "timeout_ms")
 _MOST_STOPS, _STOP_CHARACTERS = 16, 256
 _MOST_SEQUENCES = 64
+# None of them says anything where the likeliest token is taken.
+OF_SAMPLING = ("temperature", "top_k", "top_p")
 # What a chat template writes around each message, however little that says: those in use 20 to 60.
 _MESSAGE_CHARACTERS = 64
 # What clients put into a message beside its text, and no model here would be told of.
@@ -118,6 +120,9 @@ class TextTask:
     def read_parameters(self, values: Mapping[str, Any]) -> TextParameters:
         """Raises ServingError `invalid_field`."""
         read = read_parameters(values, self.parameters)
+        if values.get("do_sample") is None:
+            # Who speaks of it wants it, whatever the model does unasked.
+            read["do_sample"] |= any(values.get(name) is not None for name in OF_SAMPLING)
         stop, seed = read["stop"] or (), read["seed"]
         return TextParameters(
             max_new_tokens=read["max_new_tokens"],
