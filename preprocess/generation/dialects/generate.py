@@ -66,7 +66,7 @@ def _read(asked: Asked, *, stream: bool) -> dict[str, Any]:
     if parameters.get("stop_words") in ("", []):
         del parameters["stop_words"]
     own = given(parameters, _TAKEN)
-    as_vllm(own)
+    as_vllm(own, asked.endpoint.generation)
     return {
         "text": one_text(body, "text_input"),
         "parameters": {**own, "return_full_text": not (without or stream)},

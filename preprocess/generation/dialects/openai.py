@@ -62,7 +62,7 @@ def read_completion(asked: Asked) -> dict[str, Any]:
             "impossible", "the prompt's log-probabilities, which 'logprobs' asks for beside "
             "'echo', are not known; leave out one of the two", field="logprobs",
         )  # fmt: skip
-    own = _read(body, echo=echo, logprobs=logprobs is not None)
+    own = _read(asked, body, echo=echo, logprobs=logprobs is not None)
     # A list of one is no reason to refuse a stream.
     own["text"] = rows[0] if len(rows) == 1 else prompt
     return own
@@ -70,12 +70,12 @@ def read_completion(asked: Asked) -> dict[str, Any]:
 
 def read_chat(asked: Asked) -> dict[str, Any]:
     body = read_fields(asked.body, ("messages", *_COMMON), _LACKS)
-    own = _read(body, echo=False, logprobs=read_flag(body, "logprobs"))
+    own = _read(asked, body, echo=False, logprobs=read_flag(body, "logprobs"))
     own["messages"] = body.get("messages")
     return own
 
 
-def _read(body: Mapping[str, Any], *, echo: bool, logprobs: bool) -> dict[str, Any]:
+def _read(asked: Asked, body: Mapping[str, Any], *, echo: bool, logprobs: bool) -> dict[str, Any]:
     for name, allowed in _LACKS.items():
         if body.get(name) not in allowed:
             raise ServingError(
@@ -84,7 +84,7 @@ def _read(body: Mapping[str, Any], *, echo: bool, logprobs: bool) -> dict[str, A
     check_name(body, "model")
     _check_stream_options(body)
     parameters = {"do_sample": True, **given(body, _TAKEN)}
-    as_vllm(parameters)
+    as_vllm(parameters, asked.endpoint.generation)
     seed = parameters.get("seed")
     if type(seed) is int and -MAX_SEED - 1 <= seed < 0:
         # Any of 64 bits, there.
