@@ -196,6 +196,12 @@ async def test_stop_and_eos_are_both_stop(text: Asker) -> None:
         ({"presence_penalty": 0.5}, 422, "presence_penalty"),
         ({"logit_bias": {"1": 2}}, 422, "logit_bias"),
         ({"stream_options": 1}, 400, "stream_options"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, 400, "max_completion_tokens"),
+        ({"min_tokens": 2}, 422, "min_tokens"),
+        ({"min_tokens": 2, "ignore_eos": True, "stop": "w21"}, 422, "min_tokens"),
+        ({"min_tokens": "2", "ignore_eos": True}, 422, "min_tokens"),
+        ({"min_p": 0.1}, 422, "min_p"),
+        ({"stop_token_ids": [3]}, 422, "stop_token_ids"),
         ({"nothing": 1}, 400, None),
         ({"prompt": "full"}, 503, None),
     ],
@@ -233,6 +239,35 @@ async def test_a_chats_errors_name_what_a_chat_has(text: Asker) -> None:
         got, error = await text.refusal({**GREEDY, "messages": said}, CHAT)
         assert (got, error["error"]["param"]) == (status, "messages")
         assert "'text'" not in error["error"]["message"]
+
+
+NOTHING_OF_VLLM: dict[str, Any] = {
+    "min_tokens": 0, "min_p": 0.0, "skip_special_tokens": True, "stop_token_ids": [],
+    "length_penalty": 1.0, "spaces_between_special_tokens": True, "use_beam_search": False,
+    "include_stop_str_in_output": False, "prompt_logprobs": None,
+}  # fmt: skip
+MORE_THAN_NONE = {"min_tokens": 3, "ignore_eos": True, "max_tokens": 3}
+
+
+@pytest.mark.parametrize("more", [NOTHING_OF_VLLM, MORE_THAN_NONE])
+@pytest.mark.parametrize(
+    ("operation", "prompt"),
+    [
+        (COMPLETIONS, {"prompt": PROMPT}),
+        (CHAT, {"messages": MESSAGES, "add_generation_prompt": True, "verbosity": None}),
+        ("v2.generate", {"text_input": PROMPT, "exclude_input_in_output": True}),
+    ],
+)
+async def test_what_asks_for_nothing_is_taken(
+    text: Asker, operation: str, prompt: dict[str, Any], more: dict[str, Any]
+) -> None:
+    """As vLLM's clients and load generators write out its defaults."""
+    answer = await text.answer({"max_tokens": 3, "temperature": 0, **prompt, **more}, operation)
+    [row] = answer.get("choices", [answer])
+    said = (
+        row["message"]["content"] if operation == CHAT else row.get("text", row.get("text_output"))
+    )
+    assert said == NEXT
 
 
 async def test_an_error_in_openais_stream_is_its_last_event(text: Asker) -> None:
@@ -495,6 +530,10 @@ async def test_tensorrts_own_example_is_answered(text: Asker, inside: bool) -> N
         ({"max_new_tokens": 0}, 400, "max_new_tokens"),
         ({"id": "i" * 513}, 400, "id"),
         ({"nothing": 1}, 400, ""),
+        ({"max_tokens": 1, "max_new_tokens": 5}, 400, "max_tokens"),
+        ({"stop": ["tea"], "stop_words": ["teas"]}, 400, "stop_words"),
+        ({"temperature": 0.5, "parameters": {"temperature": 0.6}}, 400, "temperature"),
+        ({"parameters": {"min_tokens": 2}}, 422, "min_tokens"),
     ],
 )
 async def test_what_generate_refuses_by_the_name_that_was_sent(
