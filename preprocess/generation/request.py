@@ -202,7 +202,7 @@ def read_wanted(body: Any, task: TextTask, limits: Limits) -> Wanted:
     many = isinstance(body[named[0]], list) and messages is None
     parameters = task.read_parameters(_parameters(body))
     stream = _stream(body)
-    if stream and (len(prompts) > 1 or (many and named == ["inputs"])):
+    if stream and len(prompts) > 1:
         raise ServingError(
             "impossible", "a stream has one prompt; send several requests", field=named[0],
             limit=1, got=len(prompts),
