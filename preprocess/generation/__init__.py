@@ -144,7 +144,8 @@ class TextGeneration:
         passage.answered = time.monotonic()
         asked = conversation.asked
         body = asked.body if isinstance(asked.body, dict) else {}
-        spoken = Spoken(body, wanted, asked.name, asked.version, passage.request_id)
+        bundle = self.endpoint.bundle_version
+        spoken = Spoken(body, wanted, asked.name, asked.version, bundle, passage.request_id)
         return Generated(sequences, way_of(conversation.operation), spoken, deadline)
 
     async def _tokenize(self, wanted: Wanted, passage: Passage, deadline: float) -> list[Prompt]:

@@ -80,7 +80,7 @@ def _tgi(base: str) -> tuple[Route, ...]:
         Route("POST", f"{base}/generate", "tgi.generate"),
         Route("POST", f"{base}/generate_stream", "tgi.generate_stream", media_type=events),
         Route("POST", f"{base}/v1/completions", "openai.completions", streams=True),
-        Route("POST", f"{base}/v1/chat/completions", "openai.chat", streams=True),
+        Route("POST", f"{base}/v1/chat/completions", "openai.tgi_chat", streams=True),
         Route("GET", f"{base}/health", "tgi.health", media_type="text/plain"),
         Route("GET", f"{base}/info", "tgi.info"),
         Route("GET", f"{base}/v1/models", "tgi.models"),
@@ -91,7 +91,7 @@ def _hf(base: str) -> tuple[Route, ...]:
     """Those of an Inference Endpoint, below the address that its client has for a model."""
     return (
         Route("POST", base, "hf.inference", streams=True),
-        Route("POST", f"{base}/v1/chat/completions", "openai.chat", streams=True),
+        Route("POST", f"{base}/v1/chat/completions", "openai.tgi_chat", streams=True),
         Route("GET", f"{base}/health", "hf.health", media_type="text/plain"),
         Route("GET", f"{base}/info", "hf.info"),
     )
