@@ -24,6 +24,7 @@ from preprocess.garbage import keep_collections_short
 from preprocess.glance import Reach, glance_at
 from preprocess.metrics_port import open_metrics_port
 from preprocess.passage import Passage, internal_error
+from preprocess.raw_body import as_meant
 from preprocess.request import read_body
 from preprocess.response import Answer, Reply, answer_response
 from preprocess.rows import Row
@@ -113,7 +114,7 @@ class Preprocess:
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """The body as a checked Request, or the ServingError that `postprocess` will answer."""
-        conversation = self.begin(body, state)
+        conversation = self.begin(as_meant(body, self.task.form.telling), state)
         try:
             body = conversation.read()
             return read_body(body, conversation.task, self.endpoint.limits)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from preprocess.parameters import Parameters, is_unicode
+from preprocess.raw_body import refuse_json, text_of
 from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.fields import kind_of
@@ -54,6 +55,11 @@ class BodyForm:
     def own(self) -> tuple[str, ...]:
         """Every field that a body of the task's own form may have."""
         return (*self.names, *self.beside, *_COMMON)
+
+    @cached_property
+    def telling(self) -> tuple[str, ...]:
+        """The fields by which an object is known as a body of this form or the Inference API's."""
+        return (*self.names, *self.beside, "inputs")
 
     @cached_property
     def inference_api(self) -> tuple[str, ...]:
@@ -108,8 +114,12 @@ class Task(Protocol):
 def read_body(body: Any, task: Task, limits: Limits) -> Request:
     """Check the body against the task and the limits. Raises ServingError (400, 413)."""
     form = task.form
-    if isinstance(body, bytes | bytearray) and form.is_one_text:
-        body = {form.first.name: decode_text(bytes(body))}
+    if isinstance(body, bytes | bytearray):
+        raw = bytes(body)
+        if form.is_one_text:
+            body = {form.first.name: text_of(raw, form.telling)}
+        else:
+            refuse_json(raw, form.telling)
     check_object(body)
     pipeline_shape = "inputs" in body
     refuse_unknown(body, form.inference_api if pipeline_shape else form.own)
@@ -128,13 +138,6 @@ def read_body(body: Any, task: Task, limits: Limits) -> Request:
     )
     check_repeats(*request.repeated, limits)
     return request
-
-
-def decode_text(raw: bytes) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise ServingError("malformed_body", "the raw body is not UTF-8") from None
 
 
 def check_object(body: Any) -> None:

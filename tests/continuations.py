@@ -9,7 +9,11 @@ import tempfile
 from pathlib import Path
 
 from tests.language_models import FAMILIES, save_language_model
-from transformer_serving.desk.builders.language_model import PRECISIONS, build_language_model
+from transformer_serving.desk.builders.language_model import (
+    PRECISIONS,
+    build_language_model,
+    open_language_model_engine,
+)
 from transformer_serving.desk.export.language_model import export_language_model
 from transformer_serving.desk.parity.continuations import (
     ContinuationReport,
@@ -30,7 +34,8 @@ def reports(family: str, folder: Path) -> list[ContinuationReport]:
         place = folder / precision
         place.mkdir()
         files = build_language_model(precision, model, source, place)
-        found.append(compare_continuations(case, files))
+        with open_language_model_engine(files) as engine:
+            found.append(compare_continuations(case, precision, engine))
     return found
 
 

@@ -110,6 +110,21 @@ RELIED_ON = (
         "gateway/figures/metrics.py: whether the SDK could read the service's task again",
     ),
     Relied(
+        "clearml", "clearml/backend_interface/base.py", "InterfaceBase",
+        "_send(session,req,ignore_errors,raise_on_errors,log,async_enable) _JSON_EXCEPTION",
+        "contract/worker/sdk_patience.py: what is refused is asked again after a pause",
+    ),
+    Relied(
+        "clearml", "clearml/backend_api/session/session.py", "Session",
+        "send(req_obj,async_enable,headers) host",
+        "contract/worker/sdk_patience.py: the same",
+    ),
+    Relied(
+        "clearml", "clearml/backend_api/session/session.py", "",
+        "LoginError MaxRequestSizeError",
+        "contract/worker/sdk_patience.py: the same",
+    ),
+    Relied(
         "starlette", "starlette/responses.py", "Response",
         "__init__(content,status_code,headers,media_type,background) media_type",
         "preprocess/response.py: an answer that also reads like a dict",
@@ -206,6 +221,16 @@ RELIED_ON = (
         "gateway/host/task.py: the host's task is made without a look at the code",
     ),
     Relied(
+        "clearml", "clearml/binding/artifacts.py", "Artifacts",
+        "_hash_block_size",
+        "gateway/host/code_files.py: whether a copy is of the upload that is asked for",
+    ),
+    Relied(
+        "clearml", "clearml/binding/artifacts.py", "Artifact",
+        "name url hash get_local_copy(extract_archive,raise_on_error,force_download)",
+        "gateway/host/code_files.py: an endpoint's code, in a thread",
+    ),
+    Relied(
         "clearml", "clearml/storage/helper.py", "_StorageHelper",
         "get(url,logger) _driver _base_url _canonize_url(url)",
         "engine/controller/files/storage.py: a broken download goes on",
@@ -249,7 +274,8 @@ RELIED_ON = (
         "preprocess(request,state,collect_custom_statistics_fn) "
         "process(data,state,collect_custom_statistics_fn) "
         "postprocess(data,state,collect_custom_statistics_fn)",
-        "gateway/host/preprocess_gate.py: code is run when a trusted key signed it; building.py",
+        "gateway/host/preprocess_gate.py: code is run when a trusted key signed it; building.py; "
+        "code_files.py: it is there before",
     ),
     Relied(
         "clearml-serving", _APP, "",

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from tokenizers import Tokenizer
 
+from preprocess.generation.detokenizer import BROKEN
 from tests.language_models import save_language_model
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.vllm import INPUTS, OUTPUTS
@@ -27,9 +28,12 @@ from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.doctor.triton import check_bundle
 from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.local.record import Ports, StackRecord
+from transformer_serving.desk.parity.continuations import TOLERANCES, Reference
+from transformer_serving.desk.parity.golden_continuation import golden_continuations, surest
+from transformer_serving.desk.source.language_model import open_language_model
 from transformer_serving.desk.vllm_model import NotRun
 from transformer_serving.engine.model_config import from_text
-from transformer_serving.engine.proof.greedy_set import GreedySet, read_greedy_set
+from transformer_serving.engine.proof.greedy_set import GreedySet, GreedyTolerance, read_greedy_set
 
 pytestmark = pytest.mark.slow
 
@@ -128,6 +132,32 @@ def test_nothing_is_called_proven_and_what_is_to_be_asked_is_there(done: Convert
     assert max(lengths) > 100
     assert {row.repetition_penalty for row in found.rows} == {1.0, 1.3}
     assert any(row.eos_ids for row in found.rows)
+
+
+def test_the_golden_answer_is_one_that_bf16_finds_too_or_the_manifest_says_so(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the penalty that the endpoint's own requests have."""
+    penalized = tmp_path / "model"
+    shutil.copytree(model, penalized)
+    defaults = penalized / "generation_config.json"
+    said = json.loads(defaults.read_text())
+    defaults.write_text(json.dumps({**said, "repetition_penalty": 1.2}))
+    source = open_language_model(str(penalized), engine="vllm")
+    reference = Reference(source)
+    found = golden_continuations(source, reference)
+    spread = sum(reference.spreads) / len(reference.spreads)
+    assert {one.row.repetition_penalty for one in found} == {1.2}
+    assert {one.asked.options.sampling.repetition_penalty for one in found} == {1.2}
+    chosen = surest(found, 0.1 * spread)
+    assert chosen.margin == max(one.margin for one in found)
+    assert chosen.margin > 0.1 * spread
+    # Where none is beyond it, what is written whole goes before what is a little surer.
+    assert not any(BROKEN in one.written for one in (chosen, surest(found, 1e9)))
+    monkeypatch.setitem(TOLERANCES, "bf16", GreedyTolerance(equal=0.95, margin=1, difference=0.1))
+    parity = convert(asked(penalized, max_length=256), tmp_path / "bundle", quiet).parity
+    assert isinstance(parity, NotRun)
+    assert "an engine of bf16 may take the next up to 1" in parity.unverified
 
 
 def test_a_bundle_can_be_renewed(done: Converted, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def _row(name: str, names: Mapping[str, str]) -> Operation:
 OPERATIONS = (
     _row("openai.completions", {"prompt": "text", **_OPENAI}),
     _row("openai.chat", _OPENAI),
+    _row("openai.tgi_chat", _OPENAI),
     _row("tgi.root", _TGI),
     _row("tgi.generate", _TGI),
     _row("tgi.generate_stream", _TGI),

@@ -137,10 +137,16 @@ def read_object(body: Any) -> Mapping[str, Any]:
 def read_fields(
     body: Any, allowed: Collection[str], neutral: Collection[str] = ()
 ) -> Mapping[str, Any]:
-    """The body, which has no other fields. Those of `neutral`, which may only ask for nothing, are
-    no advice to whoever sent another. Raises ServingError.
+    """The body, which has no other fields but null, which serializers write for what they leave
+    out. Those of `neutral`, which may only ask for nothing, are no advice to whoever sent another.
+    Raises ServingError.
     """
     fields = read_object(body)
+    known = (*allowed, *neutral)
+    if any(value is None and name not in known for name, value in fields.items()):
+        fields = {
+            name: fields[name] for name in fields if name in known or fields[name] is not None
+        }
     refuse_unknown(fields, allowed, neutral)
     return fields
 

@@ -22,11 +22,12 @@ from preprocess.generation.engine import TextEngine, unless_left
 from preprocess.generation.engines import ENGINES
 from preprocess.generation.events import close_all, events_of, read_all
 from preprocess.generation.prompt import Prompt, read_prompts
-from preprocess.generation.request import TextTask, Wanted, read_wanted
+from preprocess.generation.request import PROMPTS, TextTask, Wanted, read_wanted
 from preprocess.generation.sequence import Sequence
 from preprocess.generation.voice import Spoken
 from preprocess.metrics_port import open_metrics_port
 from preprocess.passage import Passage, internal_error
+from preprocess.raw_body import as_meant
 from preprocess.response import Answer, answer_response, error_response
 from preprocess.settings import read_settings
 from preprocess.threads import threads
@@ -105,7 +106,7 @@ class TextGeneration:
 
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """What is wanted, checked, or the ServingError that `postprocess` will answer."""
-        operation, asked = self.begin(body, state)
+        operation, asked = self.begin(as_meant(body, PROMPTS), state)
         try:
             return read_wanted(way_of(operation).read(asked), self.task, self.endpoint.limits)
         except ServingError as error:
@@ -143,7 +144,8 @@ class TextGeneration:
         passage.answered = time.monotonic()
         asked = conversation.asked
         body = asked.body if isinstance(asked.body, dict) else {}
-        spoken = Spoken(body, wanted, asked.name, asked.version, passage.request_id)
+        bundle = self.endpoint.bundle_version
+        spoken = Spoken(body, wanted, asked.name, asked.version, bundle, passage.request_id)
         return Generated(sequences, way_of(conversation.operation), spoken, deadline)
 
     async def _tokenize(self, wanted: Wanted, passage: Passage, deadline: float) -> list[Prompt]:

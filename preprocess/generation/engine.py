@@ -79,7 +79,6 @@ class TextEngine:
             raise
         seated = [taken.with_seat(one) for one in replies]
         note_call()
-        figures.first(time.monotonic() - passage.arrived)
         patience = Patience(deadline, self._settings.token_gap_s)
 
         def sequence(prompt: Prompt, options: Options, one: Replies) -> Sequence:
@@ -88,9 +87,11 @@ class TextEngine:
                 options, patience, figures,
             )  # fmt: skip
 
-        return _made(
+        made = _made(
             [partial(sequence, *row, one) for row, one in zip(rows, seated, strict=True)], seated
         )
+        figures.first(time.monotonic() - passage.arrived)
+        return made
 
     def _rows(
         self, prompts: Rows[Prompt], wanted: Wanted, *, first: bool

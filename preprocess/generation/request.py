@@ -20,13 +20,13 @@ from preprocess.parameters import (
     read_parameters,
     whole,
 )
+from preprocess.raw_body import text_of
 from preprocess.request import (
     BodyForm,
     TextField,
     check_count,
     check_object,
     check_text,
-    decode_text,
     read_timeout,
     refuse_unknown,
     wrong,
@@ -42,10 +42,12 @@ from transformer_serving.contract.generation import (
 )
 
 # What the prompt may stand in, one of them: ours, the Inference API's, and a conversation.
-_PROMPTS = ("text", "inputs", "messages")
-_FIELDS = (*_PROMPTS, "parameters", "stream", "timeout_ms")
+PROMPTS = ("text", "inputs", "messages")
+_FIELDS = (*PROMPTS, "parameters", "stream", "timeout_ms")
 _MOST_STOPS, _STOP_CHARACTERS = 16, 256
 _MOST_SEQUENCES = 64
+# None of them says anything where the likeliest token is taken.
+OF_SAMPLING = ("temperature", "top_k", "top_p")
 # What a chat template writes around each message, however little that says: those in use 20 to 60.
 _MESSAGE_CHARACTERS = 64
 # What clients put into a message beside its text, and no model here would be told of.
@@ -118,6 +120,9 @@ class TextTask:
     def read_parameters(self, values: Mapping[str, Any]) -> TextParameters:
         """Raises ServingError `invalid_field`."""
         read = read_parameters(values, self.parameters)
+        if values.get("do_sample") is None:
+            # Who speaks of it wants it, whatever the model does unasked.
+            read["do_sample"] |= any(values.get(name) is not None for name in OF_SAMPLING)
         stop, seed = read["stop"] or (), read["seed"]
         return TextParameters(
             max_new_tokens=read["max_new_tokens"],
@@ -179,13 +184,13 @@ _STOPS = Kind(
 def read_wanted(body: Any, task: TextTask, limits: Limits) -> Wanted:
     """Check the body against the task and the limits. Raises ServingError (400, 413, 422)."""
     if isinstance(body, bytes | bytearray):
-        body = {"text": decode_text(bytes(body))}
+        body = {"text": text_of(bytes(body), PROMPTS)}
     check_object(body)
     refuse_unknown(body, _FIELDS)
-    named = [name for name in _PROMPTS if name in body]
+    named = [name for name in PROMPTS if name in body]
     if len(named) != 1:
         raise ServingError(
-            "invalid_field", f"one of the fields {', '.join(_PROMPTS)} must hold the prompt",
+            "invalid_field", f"one of the fields {', '.join(PROMPTS)} must hold the prompt",
             field="text", limit=1, got=len(named),
         )  # fmt: skip
     messages = None
@@ -197,7 +202,7 @@ def read_wanted(body: Any, task: TextTask, limits: Limits) -> Wanted:
     many = isinstance(body[named[0]], list) and messages is None
     parameters = task.read_parameters(_parameters(body))
     stream = _stream(body)
-    if stream and (len(prompts) > 1 or (many and named == ["inputs"])):
+    if stream and len(prompts) > 1:
         raise ServingError(
             "impossible", "a stream has one prompt; send several requests", field=named[0],
             limit=1, got=len(prompts),
@@ -209,6 +214,13 @@ def read_wanted(body: Any, task: TextTask, limits: Limits) -> Wanted:
 
 def _prompts(value: Any, name: str, limits: Limits) -> tuple[str, ...]:
     rows = value if isinstance(value, list) else [value]
+    if len(rows) > limits.max_texts:
+        raise ServingError(
+            "too_large",
+            f"field '{name}' holds too many prompts, which all run at the same time; send them in "
+            "several requests",
+            field=name, limit=limits.max_texts, got=len(rows),
+        )  # fmt: skip
     check_count(rows, name, limits)
     for row in rows:
         check_text(row, TextField(name), limits)

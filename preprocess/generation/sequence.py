@@ -61,7 +61,8 @@ class Patience:
 class Sequence:
     """To be read once, by `pieces`, and closed. `ending` is None until it is whole.
 
-    `read_step` makes a step of each message.
+    `read_step` makes a step of each message. Raises ServingError where the first one is an error,
+    which is then told before any status is.
     """
 
     # Until it is made whole: what could not be made has nothing to close.
@@ -92,25 +93,23 @@ class Sequence:
         self._patience = patience
         self._figures = figures
         self._last = time.monotonic()
+        self._first = self._read(replies.first)
+        if not self._first.ids and self._first.finish not in _ENDINGS:
+            _check(self._first.finish)
         self._open = True
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """As they come. Raises ServingError: `deadline`, `unavailable` for a stall, and others."""
-        outputs = self._replies.first
+        step = self._first
         try:
             while True:
-                if outputs is None:
-                    raise ServingError(
-                        "engine_failed", "the engine's answers ended before the sequence did"
-                    )
-                step = self._read_step(outputs)
                 piece = self._piece(step)
                 if piece.tokens or piece.text:
                     yield piece
                 if self.ending is not None:
                     return
                 _check(step.finish)
-                outputs = await self._next()
+                step = self._read(await self._next())
         except ENDS:
             raise
         except BaseException as error:
@@ -138,7 +137,14 @@ class Sequence:
         # One that nobody came to read: its engine and its seat are not held for it.
         self.close()
 
-    async def _next(self) -> Any:
+    def _read(self, outputs: Outputs | None) -> EngineStep:
+        if outputs is None:
+            raise ServingError(
+                "engine_failed", "the engine's answers ended before the sequence did"
+            )
+        return self._read_step(outputs)
+
+    async def _next(self) -> Outputs | None:
         patience = self._patience
         left = patience.deadline - time.monotonic()
         try:

@@ -21,12 +21,15 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True)
 class Spoken:
-    """What was asked, of whom: `body` as the caller sent it, `name` and `version` as served."""
+    """What was asked, of whom: `body` as the caller sent it, `name` and `version` as served, the
+    `bundle` by its version.
+    """
 
     body: Mapping[str, Any]
     wanted: Wanted
     name: str
     version: str | None
+    bundle: int
     request_id: str
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -49,7 +49,8 @@ class Speaking:
             if scope["path"] == "/half" and len(self.bodies) % 2 == 0:
                 await send(piece(b"event: error\ndata: {}\n\n"))
             elif scope["path"] != "/never":
-                await self.send(send, {"index": 0, "text": "", "generated_tokens": 9})
+                for index in range(3 if scope["path"] == "/three" else 1):
+                    await self.send(send, {"index": index, "text": "", "generated_tokens": 9})
                 await send(piece(b"data: [DONE]\n\n"))
         await send({"type": "http.response.body", "body": b""})
 
@@ -86,6 +87,12 @@ def test_first_pieces_and_gaps_are_timed(speaking: tuple[Speaking, int]) -> None
         assert row.gap.mean >= 1000 * GAP_S * 0.9
         # What the answer counts, not its events.
         assert row.tokens == pytest.approx(9 * row.whole / row.elapsed_s)
+
+
+def test_tokens_of_every_sequence_of_a_stream_count(speaking: tuple[Speaking, int]) -> None:
+    _, port = speaking
+    [row] = measure_streams(at(port, "/three"), BODY, (1,), 0.3)
+    assert row.tokens == pytest.approx(3 * 9 * row.whole / row.elapsed_s)
 
 
 def test_what_is_not_whole_is_counted_apart(speaking: tuple[Speaking, int]) -> None:

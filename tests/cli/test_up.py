@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,7 @@ from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.golden import Reply
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
+from transformer_serving.gateway.settings import GENERATE_ENDPOINT
 
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
 
@@ -47,7 +50,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
     def deployed(target: DeployTarget, *_: Any, **__: Any) -> list[Deployed]:
         keys.append(target.key)
-        return [Deployed("texts", "http://s/texts", 1, None, True)]
+        return [Deployed("texts", "http://s/serve/texts", 1, None, True)]
 
     def answered(url: str, request: Any, **options: Any) -> Reply:
         keys.append(options["headers"].get("x-api-key"))
@@ -105,6 +108,74 @@ def test_without_a_key_nothing_is_to_be_exported(
     said = demo(tmp_path)
     assert keys == [None, None]
     assert "TRANSFORMER_SERVING_KEY" not in said
+
+
+Played = Callable[[int, int], list[Any]]
+
+
+@pytest.fixture
+def recipe(keys: list[str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
+    """Played as `keys`, with the language model's demo: what is asked, and what `up` starts with.
+
+    POST /generate answers that status, by that version.
+    """
+    monkeypatch.delenv(GENERATE_ENDPOINT.name, raising=False)
+    settings = {GENERATE_ENDPOINT.name: "texts"}
+    bundles = [DemoBundle("texts", tmp_path, {"text": "a", "stream": True}, settings=settings)]
+    monkeypatch.setattr(stack, "_demo_bundles", lambda demo, phases: bundles)
+    desk = "transformer_serving.desk"
+    running = importlib.import_module(f"{desk}.local.stack").start()
+
+    def played(status: int, version: int) -> list[Any]:
+        seen: list[Any] = []
+
+        def start(*_: Any, **options: Any) -> Any:
+            seen.append(options["settings"])
+            return running
+
+        def answered(url: str, request: Any, **_: Any) -> Reply:
+            seen.append((url, request))
+            return Reply(status, {}, version) if url.endswith("/generate") else Reply(200, {}, 1)
+
+        monkeypatch.setattr(f"{desk}.local.stack.start", start)
+        monkeypatch.setattr(f"{desk}.deploy.golden.ask", answered)
+        return seen
+
+    return played
+
+
+def test_the_language_models_demo_is_at_the_recipes_path_too(
+    recipe: Played, tmp_path: Path
+) -> None:
+    seen = recipe(200, 1)
+    said = demo(tmp_path)
+    assert seen == [
+        {GENERATE_ENDPOINT.name: "texts"},
+        ("http://s/serve/texts", {"text": "a"}), ("http://s/generate", {"text": "a"}),
+    ]  # fmt: skip
+    line = 'curl -X POST http://s/generate -H "Content-Type: application/json" -d \'{"text": "a"}\''
+    assert line in said.splitlines()
+
+
+@pytest.mark.parametrize(("status", "told"), [(404, True), (503, False)])
+def test_a_stack_that_ran_before_keeps_what_it_was_started_with(
+    recipe: Played, tmp_path: Path, status: int, told: bool
+) -> None:
+    recipe(status, 1)
+    said = demo(tmp_path)
+    assert "curl -X POST http://s/generate" not in said
+    assert ("POST /generate asks no endpoint: the stack ran before" in said) == told
+
+
+def test_an_endpoint_that_the_user_names_stays_the_one_of_the_path(
+    recipe: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe(200, 2)
+    assert "/generate" not in demo(tmp_path)
+    monkeypatch.setenv(GENERATE_ENDPOINT.name, "mine")
+    seen = recipe(404, 1)
+    assert "/generate" not in demo(tmp_path)
+    assert len(seen) == 2
 
 
 def test_what_is_no_key_is_refused_before_anything_is_built(

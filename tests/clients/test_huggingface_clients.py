@@ -56,6 +56,9 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "sentence-embedding", "feature_extraction", {"text": TEXT, "prompt_name": "nobody"},
     ),
     "nobody": ("nobody", "fill_mask", {"text": MASKED}),
+    "well": ("sentence-embedding", "health_check", {}),
+    "nobody's health": ("nobody", "health_check", {}),
+    "about": ("sentence-embedding", "get_endpoint_info", {}),
 }  # fmt: skip
 
 
@@ -115,6 +118,12 @@ def test_similarity_is_a_list_of_scores(endpoints: Endpoints, answers: Any) -> N
     body = {"source_sentence": TEXT, "sentences": PAIR["other_sentences"]}
     served = endpoints.serve("sentence-similarity", body)
     assert answers["similarity"] == pytest.approx(served["scores"], abs=1e-5)
+
+
+def test_health_and_information_are_the_endpoints(answers: Any) -> None:
+    assert (answers["well"], answers["nobody's health"]) == (True, False)
+    assert answers["about"]["model_id"] == "sentence-embedding"
+    assert "embedding" in answers["about"]["model_type"]
 
 
 @pytest.mark.parametrize(("case", "said"), [("no prompt", "prompt"), ("nobody", "not known")])

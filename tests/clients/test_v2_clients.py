@@ -202,6 +202,8 @@ def test_tritonclient_is_told_of_server_and_model(triton: Any, door: str) -> Non
     assert told["unknown_ready"] is False
     assert told["server"]["name"] == "transformer-serving"
     assert [row["name"] for row in told["model"]["inputs"]][:2] == ["question", "context"]
+    config = told["config"] if door == "http" else told["config"]["config"]
+    assert [row["name"] for row in config["input"]][:2] == ["question", "context"]
 
 
 def test_kserve_is_told_of_server_and_model(kserve: Any) -> None:
@@ -237,7 +239,7 @@ def test_mlservers_other_codecs(endpoints: Endpoints, mlserver: Any) -> None:
 def asked(endpoints: Endpoints, task: str, inputs: dict[str, list[str]]) -> list[Any]:
     """As MLServer's documentation shows it, by plain HTTP; the rows of the answer."""
     rows = [
-        {"name": name, "shape": [len(data)], "datatype": "BYTES", "data": data}
+        {"name": name, "shape": [1], "datatype": "BYTES", "data": data}
         for name, data in inputs.items()
     ]
     request = urllib.request.Request(
@@ -257,5 +259,5 @@ def test_the_bodies_of_mlservers_documentation(endpoints: Endpoints) -> None:
     rows = asked(endpoints, "question-answering", {name: [text] for name, text in body.items()})
     assert rows == [endpoints.serve("question-answering", {"inputs": body})]
     many = [f"Tea number {number}." for number in range(512)]
-    rows = asked(endpoints, "text-classification", {"array_inputs": many})
+    rows = asked(endpoints, "text-classification", {"text_inputs": many})
     assert rounded(rows) == rounded(endpoints.serve("text-classification", {"inputs": many}))

@@ -125,6 +125,70 @@ STOPPED = """
     print("as it should be")
 """
 
+REFUSED = """
+    import json
+    import threading
+    from concurrent.futures import ThreadPoolExecutor, wait
+    import requests
+    from clearml import Task
+    from transformer_serving.engine.controller.control_plane import clearml_edge
+    from transformer_serving.engine.controller.sync import Sync
+
+    task = Task.create(project_name="refused", task_name="served", task_type="service")
+    plane = clearml_edge.ClearmlControlPlane(task.id)
+    pool = ThreadPoolExecutor(1)
+    sync = Sync(plane, pool, 0.0, "*", str, lambda model: None)
+    asked = []
+
+    def looked():
+        sync.start_when_due(lambda: None)
+        wait([sync._asked], 10)
+        return sync.finish()
+
+    answered = requests.Session.request
+
+    def request(self, method, url, *arguments, **options):
+        if STATUS == 200:
+            return answered(self, method, url, *arguments, **options)
+        asked.append(threading.current_thread())
+        # So many are a thread that asks without a pause.
+        assert asked.count(asked[-1]) < 1000
+        answer = requests.Response()
+        answer.status_code = STATUS
+        called = {"name": "x", "requested_version": "2.23", "actual_version": "1.0"}
+        meta = {"id": "1", "trx": "1", "endpoint": called, "result_code": STATUS}
+        meta |= {"result_subcode": 22, "result_msg": "unauthorized (invalid credentials)"}
+        answer._content = json.dumps({"meta": meta, "data": {}}).encode()
+        return answer
+
+    requests.Session.request = request
+    STATUS = 200
+    assert looked() and sync.error is None
+    STATUS = %d
+    # A thread of the SDK's own, and the controller's beside it.
+    other = threading.Thread(target=task.reload, daemon=True)
+    other.start()
+    for _ in range(3):
+        assert not looked()
+        assert %r in sync.error, sync.error
+        try:
+            plane.tag_model("model", "tag")
+            plane.configuration(fresh=True)
+        except clearml_edge.ControlPlaneError as error:
+            assert %r in str(error), error
+        else:
+            raise AssertionError("there is no configuration")
+    assert other.is_alive()
+    # A call, and a login where it is for that.
+    assert asked.count(other) < 10, asked.count(other)
+    STATUS = 200
+    assert looked() and sync.error is None
+    # What waited goes on with that answer, however long its pause had become.
+    other.join(60)
+    assert not other.is_alive()
+    print("as it should be")
+"""
+
 
 @pytest.mark.parametrize("status", [400, 500])
 def test_a_serving_task_that_cannot_be_read_again_is_no_answer(
@@ -134,6 +198,20 @@ def test_a_serving_task_that_cannot_be_read_again_is_no_answer(
     done = run_sdk(UNREAD % status)
     assert done.returncode == 0, done.stderr
     assert "as it should be" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(401, "refused the login; check CLEARML_API_ACCESS_KEY"), (504, "answers 504")],
+)
+def test_keys_that_hold_no_longer_are_named_and_asked_with_pauses(
+    run_sdk: RunSdk, status: int, reason: str
+) -> None:
+    """By itself the SDK asks hundreds of times a second, and tells nobody."""
+    done = run_sdk(REFUSED % (status, reason, reason))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "as it should be" in done.stdout
+    assert done.stderr.count("Traceback") == 0, done.stderr[-3000:]
 
 
 def test_every_start_goes_on_with_the_task_of_the_one_before(run_sdk: RunSdk) -> None:

@@ -74,7 +74,9 @@ class Processor:
         """A change of the configuration: every endpoint is a new object, nothing is built."""
         self._engine_processor_lookup = {}
         self._endpoints = {
-            url: SimpleNamespace(url=url, engine_type=self.engines.get(url, "triton"))
+            url: SimpleNamespace(
+                url=url, engine_type=self.engines.get(url, "triton"), preprocess_artifact=None
+            )
             for url in self.answers
         }
 

@@ -140,6 +140,13 @@ def test_kinds_of_json(way: Server, kind: str) -> None:
     assert way.ask("POST", "/serve/other", body, headers).json == {"kind": "dict", "length": 1}
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32-le"])
+def test_encodings_of_json(way: Server, encoding: str) -> None:
+    body = '{"text": "käse"}'.encode(encoding)
+    assert way.post("ours", body).json["got"] == {"text": "käse"}
+    assert way.post("other", body).json == {"kind": "dict", "length": 1}
+
+
 def test_other_endpoints_keep_what_the_host_accepts(way: Server) -> None:
     assert way.post("other", b'{"x": NaN}').json == {"kind": "dict", "length": 1}
     assert way.post("other", b'"abc"').json == {"kind": "bytes", "length": 3}

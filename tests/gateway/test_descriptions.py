@@ -9,13 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.protobuf import json_format  # type: ignore[import-untyped]  # no stubs wanted
 from jsonschema_rs import Draft202012Validator
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from preprocess.card import card_of
 from preprocess.generation.request import TextTask
 from tests.gateway.figures import read
 from tests.gateway.spoken import OLDER, OTHER, Spoken, SpokenDoor
-from tests.preprocess.speaking import speaker
+from tests.preprocess.speaking import endpoint_of, speaker
 from tests.text_engine import fields as text_fields
 from transformer_serving.contract.dialects import DIALECTS
 from transformer_serving.contract.endpoint import read_endpoint
@@ -174,7 +176,7 @@ async def test_a_card_without_schemas_has_metadata_too(door: SpokenDoor) -> None
     assert {row["datatype"] for row in told.json["inputs"]} == {"BYTES"}
 
 
-@pytest.mark.parametrize("path", ["/v2/models/split", "/tei/split/info"])
+@pytest.mark.parametrize("path", ["/v2/models/split", "/v2/models/split/config", "/tei/split/info"])
 async def test_a_canarys_name_says_whom_to_ask(door: SpokenDoor, path: str) -> None:
     door.processor._canary_route["split"] = {"endpoints": ["rerank", "rerank/2"]}
     told = await door.ask("GET", path)
@@ -189,6 +191,7 @@ async def test_a_canarys_name_says_whom_to_ask(door: SpokenDoor, path: str) -> N
         "/v2/health/ready", "/v2/models/rerank", "/v1/models", "/v1/models/fill-mask",
         "/tei/rerank/health", "/tei/rerank", "/tei/nobody/health", "/tei/rerank/info",
         "/tei/rerank/metrics", "/openapi.json", "/health/ready", "/hf/rerank", "/metrics",
+        "/hf/rerank/health", "/hf/rerank/info", "/tgi/rerank/v1/models", "/v2/models/rerank/config",
     ],
 )  # fmt: skip
 async def test_head_gets_what_get_does_without_its_body(door: SpokenDoor, path: str) -> None:
@@ -197,6 +200,61 @@ async def test_head_gets_what_get_does_without_its_body(door: SpokenDoor, path: 
     # Figures change with every request.
     if "metrics" not in path:
         assert head.headers[b"content-length"] == b"%d" % len(got.raw)
+
+
+async def test_what_has_no_version_is_its_own_first_to_v2(door: SpokenDoor) -> None:
+    own = "fill-mask"
+    told = (await door.ask("GET", f"/v2/models/{own}")).json
+    assert told["versions"] == ["1"]
+    first = await door.ask("GET", f"/v2/models/{own}/versions/1")
+    assert (first.status, first.json) == (200, told)
+    assert (await door.ask("GET", f"/v2/models/{own}/versions/1/ready")).status == 503
+    for rest in ("", "/ready", "/config"):
+        assert (await door.ask("GET", f"/v2/models/{own}/versions/2{rest}")).status == 404
+        assert (await door.ask("GET", f"/v2/models/nobody/versions/1{rest}")).status == 404
+    # To others a version is one.
+    assert (await door.ask("GET", f"/tei/{own}/versions/1/info")).status == 404
+    assert (await door.ask("GET", "/v2/models/rerank/versions/2")).json["versions"] == ["2"]
+
+
+async def test_a_version_that_is_there_goes_before(door: SpokenDoor) -> None:
+    door.processor.answers["rerank/1"] = door.processor.answers["rerank"]
+    door.processor.changed()
+    for name, task in (("rerank", "rerank"), ("rerank/1", "fill-mask")):
+        door.processor.built(name, Spoken(speaker(task)))
+    first = (await door.ask("GET", "/v2/models/rerank/versions/1")).json
+    assert (first["versions"], first["inputs"][0]["name"]) == (["1"], "text")
+    itself = (await door.ask("GET", "/v2/models/rerank")).json
+    assert (itself["versions"], itself["inputs"][0]["name"]) == ([], "query")
+
+
+async def test_a_keys_rights_are_those_of_whom_a_version_means(locked: SpokenDoor) -> None:
+    for name, status in (("sentence-embedding", 200), ("fill-mask", 403), ("nobody", 403)):
+        path = f"/v2/models/{name}/versions/1"
+        told = await locked.ask("GET", path, headers=bearer(BOUND))
+        assert told.status == status
+        told = await locked.ask("POST", f"{path}/infer", b"{}", bearer(BOUND))
+        assert (told.status == 403) == (status == 403)
+
+
+@pytest.mark.parametrize("task", TASKS)
+async def test_a_configuration_is_tritons_own_form_of_the_metadata(
+    door: SpokenDoor, task: str
+) -> None:
+    told = (await door.ask("GET", f"/v2/models/{task}")).json
+    config = (await door.ask("GET", f"/v2/models/{task}/config")).json
+    assert config == (await door.ask("GET", f"/v2/models/{task}/versions/1/config")).json
+    read = json_format.ParseDict(config, ModelConfig())
+    assert (read.name, read.max_batch_size) == (task, 0)
+    for side, rows in (("inputs", read.input), ("outputs", read.output)):
+        assert [(row.name, list(row.dims)) for row in rows] == [
+            (row["name"], row["shape"]) for row in told[side]
+        ]
+        types = [DataType.Name(row.data_type).removeprefix("TYPE_") for row in rows]
+        assert types == [row["datatype"].replace("BYTES", "STRING") for row in told[side]]
+    card = card_of(endpoint_of(task), speaker(task).task)
+    required = {row["name"] for row in (*card["fields"], *card["parameters"]) if row["required"]}
+    assert {row.name for row in read.input if not row.optional} == required
 
 
 NEAR = [
@@ -343,6 +401,45 @@ async def test_a_canary_is_ready_where_all_behind_it_are(door: SpokenDoor) -> No
     assert (await door.ask("GET", "/v1/models/split")).json["ready"]
     door.processor._canary_route["split"] = {"endpoints": ["rerank", "fill-mask"]}
     assert not (await door.ask("GET", "/v1/models/split")).json["ready"]
+
+
+@pytest.fixture
+def generating(door: SpokenDoor) -> SpokenDoor:
+    """With text-generation at "rerank/2"."""
+    endpoint = read_endpoint(json.dumps(text_fields()))
+    assert endpoint.generation is not None
+    task = TextTask(endpoint.generation)
+    door.processor.built("rerank/2", Spoken(SimpleNamespace(endpoint=endpoint, task=task)))
+    return door
+
+
+async def test_text_generation_inferences_client_is_told_of_the_model(
+    generating: SpokenDoor,
+) -> None:
+    told = await generating.ask("GET", "/tgi/rerank/versions/2/info")
+    assert told.status == 200
+    assert (told.json["model_id"], told.json["model_pipeline_tag"]) == (
+        "rerank/2", "text-generation",
+    )  # fmt: skip
+    assert (told.json["max_total_tokens"], told.json["max_input_tokens"]) == (64, 63)
+    assert told.json["max_input_length"] == 63
+    assert (await generating.ask("GET", "/hf/rerank/2/info")).json == told.json
+    other = await generating.ask("GET", "/tgi/rerank/info")
+    assert (other.status, set(other.json)) == (422, {"error", "error_type"})
+    listed = await generating.ask("GET", "/tgi/rerank/versions/2/v1/models")
+    assert [row["id"] for row in listed.json["data"]] == ["rerank/2"]
+    assert set(listed.json) == {"object", "data"}
+    for path in ("info", "v1/models"):
+        assert (await generating.ask("GET", f"/tgi/nobody/{path}")).status == 404
+
+
+async def test_the_inference_apis_client_is_told_of_health_and_model(door: SpokenDoor) -> None:
+    for name, status in (("rerank", 200), ("rerank/2", 200), ("fill-mask", 503), ("nobody", 404)):
+        told = await door.ask("GET", f"/hf/{name}/health")
+        assert told.status == status
+        assert told.raw == b"" if status == 200 else set(told.json) == {"error"}
+    told = await door.ask("GET", "/hf/sentence-embedding/info")
+    assert told.json == (await door.ask("GET", "/tei/sentence-embedding/info")).json
 
 
 async def test_an_unknown_model_is_told_in_each_form(door: SpokenDoor) -> None:

@@ -25,7 +25,8 @@ JSON = (b"content-type", b"application/json")
 class Door:
     """A gateway around a played host, and what it sent."""
 
-    def __init__(self, *, drain: float = 0) -> None:
+    def __init__(self, *, drain: float = 0, **named: Any) -> None:
+        """`named` are more of the settings."""
         self.processor = Processor({"ours": Response(b"{}"), "other": None})
         self.processor.engines["other"] = "sklearn"
         self.processor.changed()
@@ -33,13 +34,17 @@ class Door:
         self.host = host_of(self.processor)
         settings = replace(
             read_settings({}), max_body_bytes=100, max_body_elements=100, body_memory_bytes=1000,
-            body_seconds=0.05, body_stall_seconds=60, drain_seconds=drain,
+            body_seconds=0.05, body_stall_seconds=60, drain_seconds=drain, **named,
         )  # fmt: skip
         self.app = FrontDoor(self.host, settings)
         self.sent: list[Any] = []
 
     async def post(
-        self, path: str, *chunks: bytes | None, headers: tuple[tuple[bytes, bytes], ...] = (JSON,)
+        self,
+        path: str,
+        *chunks: bytes | None,
+        headers: tuple[tuple[bytes, bytes], ...] = (JSON,),
+        method: str = "POST",
     ) -> int | None:
         """The status. A chunk None is a caller that leaves; after the last one nothing comes."""
         left = list(chunks)
@@ -56,7 +61,7 @@ class Door:
         async def send(message: Any) -> None:
             self.sent.append(message)
 
-        scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers)}
+        scope = {"type": "http", "method": method, "path": path, "headers": list(headers)}
         await self.app(scope, receive, send)
         self.left = left
         return self.sent[0]["status"] if self.sent else None
@@ -80,6 +85,54 @@ async def test_the_short_way_gets_the_parsed_body() -> None:
     assert await door.post("/serve/ours", b'{"a"', b": 1}", b"") == 200
     assert door.processor.asked == [("ours", None, {"a": 1})]
     assert not door.host.app.calls
+
+
+@pytest.mark.parametrize(
+    ("named", "path"),
+    [
+        ("root_endpoint", "/"),
+        ("generate_endpoint", "/generate"),
+        ("generate_endpoint", "/generate/"),
+    ],
+)
+@pytest.mark.parametrize("page", [True, False])
+async def test_a_path_of_a_setting_is_its_endpoints(named: str, path: str, page: bool) -> None:
+    """With a raw text, as the queue's recipe is asked by curl, or with JSON."""
+    form = (b"content-type", b"application/x-www-form-urlencoded")
+    settings: dict[str, Any] = {"page": page, named: "ours/"}
+    for headers, sent, body in (
+        ((JSON,), b'{"text": "a"}', {"text": "a"}),
+        ((form,), b"test [MASK]", b"test [MASK]"),
+        ((), b"test [MASK]", b"test [MASK]"),
+    ):
+        door = Door(**settings)
+        assert await door.post(path, sent, b"", headers=headers) == 200
+        assert door.processor.asked == [("ours", None, body)]
+        assert not door.host.app.calls
+
+
+async def test_a_path_of_a_setting_is_nobodys_without_it() -> None:
+    for door in (Door(), Door(page=False)):
+        for path in ("/", "/generate", "/generate/"):
+            door.host.app.calls.clear()
+            await door.post(path, b"{}", b"")
+            assert len(door.host.app.calls) == 1
+            assert not door.processor.asked
+    door = Door(root_endpoint="ours")
+    for path in ("/generate", "//", ""):
+        await door.post(path, b"{}", b"")
+        assert not door.processor.asked
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_the_root_stays_the_pages_for_a_browser(method: str) -> None:
+    door = Door(root_endpoint="ours")
+    assert await door.post("/", b"", headers=(), method=method) == 200
+    assert door.headers[b"content-type"].startswith(b"text/html")
+    assert not door.processor.asked
+    door = Door(root_endpoint="ours", page=False)
+    await door.post("/", b"", headers=(), method=method)
+    assert len(door.host.app.calls) == 1
 
 
 async def test_an_unknown_name_is_answered_here_and_counted() -> None:

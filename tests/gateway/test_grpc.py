@@ -213,6 +213,27 @@ def test_health_and_metadata(client: Any) -> None:
     told = client.get_model_metadata("texts", as_json=True)
     assert told["inputs"][0] == {"name": "text", "datatype": "BYTES", "shape": ["-1"]}
     assert told["outputs"] == [{"name": "output", "datatype": "BYTES", "shape": ["-1", "1"]}]
+    assert told["versions"] == ["1"]
+
+
+def test_what_has_no_version_is_its_own_first(client: Any) -> None:
+    wait_until(lambda: client.is_model_ready("texts", "1"), 60)
+    told = (client.get_model_metadata("texts", version) for version in ("", "1"))
+    assert next(told) == next(told)
+    answers = [client.infer("texts", [tensor("in", TEXTS)], version) for version in ("", "1")]
+    assert rows(answers[0]) == rows(answers[1])
+
+
+def test_the_configuration_that_tritons_clients_ask(client: Any) -> None:
+    for version in ("", "1"):
+        told = client.get_model_config("texts", version).config
+        assert (told.name, told.max_batch_size, told.input[0].name) == ("texts", 0, "text")
+        assert (list(told.input[0].dims), told.input[0].optional) == ([-1], False)
+        assert told.input[1].optional
+        assert [row.name for row in told.output] == ["output"]
+    for name, version in (("texts", "9"), ("nothing", "")):
+        with pytest.raises(InferenceServerException, match="NOT_FOUND"):
+            client.get_model_config(name, version)
 
 
 def refusal(act: Any) -> grpc.RpcError:
@@ -259,7 +280,6 @@ def test_tritons_own_calls_are_none(client: Any) -> None:
     for act in (
         client.get_model_repository_index,
         lambda: client.load_model("texts"),
-        lambda: client.get_model_config("texts"),
         client.get_inference_statistics,
     ):
         with pytest.raises(InferenceServerException, match="UNIMPLEMENTED"):

@@ -52,7 +52,7 @@ from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.keys import Keys, endpoint_url, keys_of
 from transformer_serving.gateway.page.files import FILES
 from transformer_serving.gateway.routes import call_of
-from transformer_serving.gateway.settings import GENERATE_ENDPOINT, read_settings
+from transformer_serving.gateway.settings import GENERATE_ENDPOINT, ROOT_ENDPOINT, read_settings
 from transformer_serving.gateway.short_way import RequestedEndpoint
 
 ALL, BOUND, METRICS, UNKNOWN = (new_key() for _ in range(4))
@@ -130,7 +130,11 @@ def rooted(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """Behind a proxy that takes its prefix off, as uvicorn is told."""
     path = tmp_path_factory.mktemp("rooted") / "keys.json"
     write(path, *ROWS)
-    settings = {KEYS_FILE.name: str(path), GENERATE_ENDPOINT.name: "ours"}
+    settings = {
+        KEYS_FILE.name: str(path),
+        GENERATE_ENDPOINT.name: "ours",
+        ROOT_ENDPOINT.name: "ours/2",
+    }
     server = session.uvicorn("transformer_serving.gateway.app:app", **settings)
     server.command.append("--root-path=/base")
     try:
@@ -149,6 +153,9 @@ def rooted(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         ("GET", "/openapi.json", METRICS, 403), ("POST", "/serve/ours", None, 401),
         ("POST", "/serve/ours", ALL, 200), ("POST", "/serve/ours", BOUND, 403),
         ("POST", "/generate", None, 401), ("POST", "/generate", ALL, 200),
+        ("POST", "/generate/", ALL, 200), ("POST", "/generate/", BOUND, 403),
+        ("POST", "/", None, 401), ("POST", "/", UNKNOWN, 401), ("POST", "/", ALL, 200),
+        ("POST", "/", BOUND, 200), ("POST", "/", METRICS, 403), ("HEAD", "/", None, 200),
         ("GET", "/base/health/live", None, 401), ("GET", "/base/health/live", ALL, 404),
     ],
     # Keys are drawn anew in each process, and xdist compares the tests' names.

@@ -249,14 +249,15 @@ def test_no_events_where_no_text_is_generated(endpoint: Endpoint) -> None:
 
 def test_the_path_of_a_setting_is_there_for_who_may_ask_it(endpoint: Endpoint) -> None:
     cards = {"a": text_card(), "b": card(endpoint), "stranger": None}
-    served = document(HOST, cards, None, "a")["paths"]
+    served = document(HOST, cards, None, {"/generate": "a", "/": "b"})["paths"]
     one = served["/generate"]["post"]
     assert types_of(one)[1] == {PLAIN, EVENTS}
     assert one["requestBody"] == served["/serve/a"]["post"]["requestBody"]
     assert one["operationId"] != served["/serve/a"]["post"]["operationId"]
-    assert "/generate" in document(HOST, cards, None, "stranger")["paths"]
-    for named in (None, "nobody"):
-        assert "/generate" not in document(HOST, cards, None, named)["paths"]
+    assert served["/"]["post"]["requestBody"] == served["/serve/b"]["post"]["requestBody"]
+    assert "/" in document(HOST, cards, None, {"/": "stranger"})["paths"]
+    for named in ({}, {"/": "nobody", "/generate": "nobody"}):
+        assert not {"/", "/generate"} & document(HOST, cards, None, named)["paths"].keys()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda row: row.name)

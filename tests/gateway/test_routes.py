@@ -75,7 +75,7 @@ def test_a_version_answers_every_path_of_tei() -> None:
 def test_a_version_answers_a_chat_of_the_inference_api(path: str, version: str | None) -> None:
     call = call_of(scope("POST", path + "/v1/chat/completions"))
     assert call is not None
-    assert (call.target, call.operation) == (RequestedEndpoint("a", version), "openai.chat")
+    assert (call.target, call.operation) == (RequestedEndpoint("a", version), "openai.tgi_chat")
 
 
 def test_ours_needs_no_route() -> None:

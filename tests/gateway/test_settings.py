@@ -42,6 +42,7 @@ def test_defaults() -> None:
         page=True,
         grpc_port=0,
         generate_endpoint="",
+        root_endpoint="",
         log_requests=False,
         graceful_seconds=30.0,
     )

@@ -101,6 +101,41 @@ def test_the_answer_is_the_one_of_serve(
         assert known.json == routed.json
 
 
+KINDS_OF_TEXT = [
+    None, "application/x-www-form-urlencoded", "text/html", "text/plain;charset=UTF-8", "text/json",
+    "application/x-json", "application/octet-stream",
+]  # fmt: skip
+# Of these the gateway knows that JSON may be meant. The app itself tells its endpoints no type.
+READ = (None, "text/json", "application/x-json")
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_TEXT)
+@pytest.mark.parametrize("body", [{"text": "two"}, {"inputs": [tensor("args", "two")]}], ids=str)
+def test_json_of_another_type_is_never_a_text(
+    ways: dict[str, Server], kind: str | None, body: dict[str, Any]
+) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    raw = b"  " + orjson.dumps(body)
+    for way, server in ways.items():
+        reply = server.ask("POST", "/serve/texts", raw, headers)
+        if way == "gateway" and kind in READ:
+            assert reply.status == 200, reply.raw
+            assert reply.json == server.post("texts", body).json
+        else:
+            assert (reply.status, reply.json["code"]) == (400, "malformed_body")
+            assert "send 'Content-Type: application/json'" in reply.json["message"]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_TEXT)
+def test_a_text_that_begins_like_json_is_a_text(ways: dict[str, Server], kind: str | None) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    for text in ("{two", '{"two": 2}'):
+        for server in ways.values():
+            reply = server.ask("POST", "/serve/texts", text.encode(), headers)
+            assert reply.status == 200, reply.raw
+            assert reply.json == server.post("texts", {"text": text}).json
+
+
 def test_binary_both_ways(server: Server) -> None:
     raw = packed(TEXTS)
     row = {"name": "in", "shape": [2, 1], "datatype": "BYTES"}
@@ -163,11 +198,23 @@ def test_metadata(server: Server) -> None:
         "truncation": ("BOOL", [1]),
     }
     assert told == {
-        "name": "texts", "versions": [], "platform": "transformer-serving",
+        "name": "texts", "versions": ["1"], "platform": "transformer-serving",
         "outputs": [{"name": "output", "datatype": "BYTES", "shape": [-1, 1]}],
     }  # fmt: skip
     assert server.ask("GET", "/v2/models/nothing").status == 404
     assert server.ask("GET", "/v2/models/holdings").status == 422
+
+
+def test_what_has_no_version_is_its_own_first(server: Server) -> None:
+    body = {"inputs": [tensor("text", *TEXTS)]}
+    assert rows_of(infer(server, "texts/versions/1", body)) == rows_of(infer(server, "texts", body))
+    told = server.ask("GET", "/v2/models/texts/versions/1/config").json
+    assert told == server.ask("GET", "/v2/models/texts/config").json
+    assert (told["name"], told["max_batch_size"]) == ("texts", 0)
+    assert told["input"][0] == {
+        "name": "text", "data_type": "TYPE_STRING", "dims": [-1], "optional": False
+    }  # fmt: skip
+    assert infer(server, "texts/versions/2", body).status == 404
 
 
 def test_readiness(server: Server) -> None:
@@ -185,7 +232,7 @@ def test_tritons_own_routes_are_none(server: Server, text_serving: TextServing) 
     for path in (
         "/v2/repository/index",
         "/v2/repository/models/texts/load",
-        "/v2/models/texts/config",
+        "/v2/models/texts/stats",
         "/v2/systemsharedmemory/status",
     ):
         for method in ("GET", "POST"):

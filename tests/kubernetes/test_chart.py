@@ -25,8 +25,8 @@ from tests.test_compose_files import service
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.stop import TRITON_EXIT_SECONDS
 from transformer_serving.desk.local import container as control_plane
-from transformer_serving.gateway.routes import GENERATE, ROUTES
-from transformer_serving.gateway.settings import GRACEFUL_SECONDS
+from transformer_serving.gateway.routes import ROUTES
+from transformer_serving.gateway.settings import GENERATE, GRACEFUL_SECONDS
 from transformer_serving.gateway.shutdown import LEAVE_S
 
 KEDA = {"enabled": True, "prometheus": "http://prometheus:9090"}
@@ -392,6 +392,25 @@ def test_every_route_of_callers_passes_the_front_door() -> None:
     assert public_paths(named) == [*paths, GENERATE]
     # Once, also where it is given.
     assert public_paths(named, {"publicPaths": [GENERATE, "/v1"]}) == [GENERATE, "/v1"]
+
+
+def test_the_root_passes_alone() -> None:
+    """What is below it is everything: figures, the pages, what is the host's."""
+    front = {
+        "ingress": {"enabled": True, "host": "a.example"},
+        "route": {"enabled": True, "parentRefs": [{"name": "public"}]},
+    }
+    named = {"inference": {"settings": {"TRANSFORMER_SERVING_ROOT_ENDPOINT": "masks"}}}
+    assert public_paths(named) == [*public_paths(), "/"]
+    objects = rendered(CLEARML, front, named)
+    (rule,) = one(objects, "Ingress", "demo-inference")["spec"]["rules"]
+    kinds = {each["path"]: each["pathType"] for each in rule["http"]["paths"]}
+    assert [path for path, kind in kinds.items() if kind != "Prefix"] == ["/"]
+    assert kinds["/"] == "Exact"
+    rules = one(objects, "HTTPRoute", "demo-inference")["spec"]["rules"]
+    matches = [match for each in rules for match in each["matches"]]
+    exact = [match for match in matches if match["path"]["type"] != "PathPrefix"]
+    assert exact == [{"path": {"type": "Exact", "value": "/"}, "method": "POST"}]
 
 
 def test_prometheus_is_let_in_where_only_some_callers_are() -> None:

@@ -17,7 +17,7 @@ from transformer_serving.desk.local.parts import BY_NAME, KEEP_TASKS_SECONDS
 from transformer_serving.desk.local.record import Ports, new_record
 from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_CLIENT_CA, TLS_KEY
 from transformer_serving.gateway.figures.folder import VARIABLE
-from transformer_serving.gateway.settings import MAX_BODY_BYTES, WORKERS
+from transformer_serving.gateway.settings import GENERATE_ENDPOINT, MAX_BODY_BYTES, WORKERS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -73,6 +73,14 @@ def test_a_file_that_holds_no_keys_is_named_too(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=str(wrong)) as refused:
         check_settings({KEYS_FILE.name: str(wrong)})
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("said", "taken"), [(None, "demo"), ("", "demo"), ("mine", "mine")])
+def test_what_a_stack_is_started_with_is_for_who_says_nothing(said: str | None, taken: str) -> None:
+    environment = {} if said is None else {GENERATE_ENDPOINT.name: said}
+    given = {GENERATE_ENDPOINT.name: "demo"}
+    parts = environment_of_parts({"HOME": "/", **environment}, given)
+    assert parts == {"HOME": "/", GENERATE_ENDPOINT.name: taken}
 
 
 def test_files_are_named_to_the_parts_by_their_whole_path(

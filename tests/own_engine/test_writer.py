@@ -323,6 +323,8 @@ def test_vectors_of_tokens_become_what_the_sentence_transformers_folder_says(
     assert endpoint.tokens.max_length == model.max_seq_length == 16
     assert endpoint.embedding is not None
     assert endpoint.embedding.similarity == model.similarity_fn_name == "dot"
+    # As many texts as OpenAI takes in a request.
+    assert endpoint.limits.max_texts == 2048
     files = EngineFiles("onnxruntime", "fp32", (target / "model" / "model.onnx",))
     local = LocalEndpoint(endpoint, (target / "tokenizer.json").read_bytes(), open_engine(files))
     for text in (TEXT, LONG):

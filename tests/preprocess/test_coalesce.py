@@ -296,7 +296,11 @@ def test_a_wait_of_less_than_a_millisecond_is_one_on_the_loop_that_serves(
 
     async def serve() -> list[Any]:
         engine_may_end, holds = asyncio.Event(), [0.0003, 0.0004, 0.0002]
-        queue = coalescer(endpoint, SumEngine(engine_may_end.wait))
+
+        async def held() -> None:
+            await engine_may_end.wait()
+
+        queue = coalescer(endpoint, SumEngine(held))
         first = asyncio.create_task(infer(queue, [text(1)], soon()))
         while not queue.dispatch.pace.in_flight:
             await asyncio.sleep(0)

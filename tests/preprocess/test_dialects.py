@@ -18,6 +18,7 @@ from tests.preprocess.speaking import LABELS, WIDTH, Speaker, endpoint_of, speak
 from transformer_serving.contract.dialects import DIALECTS, dialect_of
 from transformer_serving.contract.errors import KINDS, ServingError
 from transformer_serving.contract.heads import ENDPOINT_TASKS, GENERATION
+from transformer_serving.desk.export.endpoint_json import limits_of
 
 TEA, RAIN = "a kettle of tea", "rain fell on the roof"
 TEXTS = [TEA, RAIN]
@@ -113,6 +114,16 @@ def test_openai_gives_vectors_in_order_with_true_counts() -> None:
     assert one["data"] == answer["data"][:1]
 
 
+def test_openai_takes_as_many_texts_as_openai() -> None:
+    limits = dataclasses.asdict(limits_of("sentence-embedding"))
+    many = speaker("sentence-embedding", limits=limits)
+    answer = many.ask("openai.embeddings", {"model": "m", "input": [TEA] * 2048})
+    assert len(answer["data"]) == 2048
+    with pytest.raises(ServingError) as refused:
+        many.ask("openai.embeddings", {"model": "m", "input": [TEA] * 2049})
+    assert (refused.value.kind.code, refused.value.limit) == ("too_large", 2048)
+
+
 def test_openai_packs_float32_in_base64() -> None:
     body = {"model": "m", "input": TEA, "encoding_format": "base64"}
     answer = SPEAKERS["sentence-embedding"].ask("openai.embeddings", body)
@@ -120,10 +131,47 @@ def test_openai_packs_float32_in_base64() -> None:
     np.testing.assert_allclose(found, vectors([TEA])[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("most", [-1, 24, 1_000_000])
+def test_openai_cuts_texts_where_vllms_clients_ask_for_it(most: int) -> None:
+    uncut = SPEAKERS["sentence-embedding"]
+    body = {"model": "m", "input": "tea " * 30}
+    with pytest.raises(ServingError) as refused:
+        uncut.ask("openai.embeddings", body)
+    assert refused.value.kind.code == "too_large"
+    cut = uncut.ask("openai.embeddings", {**body, "truncate_prompt_tokens": most})
+    assert cut["usage"]["prompt_tokens"] == uncut.endpoint.tokens.max_length
+
+
+@pytest.mark.parametrize(
+    ("operation", "task", "body"),
+    [
+        ("openai.embeddings", "sentence-embedding", {"input": TEA}),
+        ("cohere.rerank_v2", "rerank", {"query": TEA, "documents": TEXTS}),
+        ("hf.inference", "text-classification", {"inputs": TEA}),
+        ("v1.predict", "text-classification", {"instances": [TEA]}),
+        ("v1.predict", "text-classification", {"instances": [{"text": TEA, "nothing": None}]}),
+    ],
+)
+def test_null_of_a_field_that_is_not_known_is_not_sent(
+    operation: str, task: str, body: dict[str, Any]
+) -> None:
+    asked = SPEAKERS[task]
+    wanted, told = (asked.ask(operation, sent) for sent in (body, {**body, "nothing": None}))
+    for answer in (wanted, told):
+        if isinstance(answer, dict):
+            answer.pop("id", None)
+    assert told == wanted
+    assert refusal(task, operation, {**body, "nothing": 0}).kind.code == "invalid_field"
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
         ({}, "input"),
+        *(
+            ({"input": TEA, "truncate_prompt_tokens": most}, "truncate_prompt_tokens")
+            for most in (-2, 0, 23, True, 24.0, "24")
+        ),
         ({"input": []}, "input"),
         ({"input": [1, 2]}, "input"),
         ({"input": [[1, 2]]}, "input"),

@@ -200,6 +200,36 @@ def test_texts_come_as_they_were_sent(texts: list[str], way: str) -> None:
     assert (found.texts, found.many) == (tuple(texts), True)
 
 
+@pytest.mark.parametrize("shape", [[1], [1, 1]])
+@pytest.mark.parametrize("data", [["a", "b", "c"], [["a"], ["b"], ["c"]]], ids=["flat", "nested"])
+def test_texts_may_be_more_than_the_one_that_their_shape_says(
+    shape: list[int], data: list[Any]
+) -> None:
+    """As MLServer's own documentation sends them."""
+    row = {"name": "text_inputs", "shape": shape, "datatype": "BYTES", "data": data}
+    found = read({"inputs": [row]})
+    assert (found.texts, found.many) == (("a", "b", "c"), True)
+
+
+@pytest.mark.parametrize("shape", [[2], [1, 2], [2, 1], [0], [1, 1, 1]])
+def test_any_other_shape_is_kept_to(shape: list[int]) -> None:
+    with pytest.raises(ServingError) as caught:
+        read({"inputs": [{**tensor("text_inputs", ["a", "b", "c"]), "shape": shape}]})
+    assert (caught.value.kind.code, caught.value.got) == ("invalid_field", 3)
+
+
+def test_what_is_said_to_be_one_is_one_where_it_is_binary_or_a_number() -> None:
+    raw = packed("a", "b")
+    rows = (
+        [binary_tensor("args", raw, [1])],
+        [tensor("args", ["a"]), {**tensor("top_k", [1, 2], "INT64"), "shape": [1]}],
+        [{**tensor("args", []), "shape": [1]}],
+    )
+    for inputs in rows:
+        with pytest.raises(ServingError):
+            read({"inputs": inputs}, raw if inputs == rows[0] else b"")
+
+
 @given(st.lists(st.booleans() | st.integers(0, 9), min_size=1, max_size=4), st.data())
 def test_numbers_come_as_they_were_sent(values: list[int], data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from([name for name in DATATYPES if name != "BYTES"]))

@@ -80,6 +80,7 @@ def test_what_generation_config_and_the_tokenizer_say(folder: Path) -> None:
     change(folder, "tokenizer_config.json", chat_template="{{ messages }}")
     generation = open_language_model(str(folder), max_length=100, name="other").generation
     assert generation.sampling == Sampling(True, 0.7, 0.9, 0, 1.1)
+    assert not generation.top_k_is_unsaid
     assert generation.eos_ids == (2, 5)
     assert generation.default_new_tokens == 20
     assert generation.max_positions == 100
@@ -88,8 +89,9 @@ def test_what_generation_config_and_the_tokenizer_say(folder: Path) -> None:
 
 def test_numbers_that_cannot_be_are_taken_as_unsaid(folder: Path) -> None:
     change(folder, "generation_config.json", temperature=0.0, top_p=2, top_k=None)
-    sampling = open_language_model(str(folder)).generation.sampling
-    assert sampling == Sampling(False, 1.0, 1.0, 50, 1.0)
+    generation = open_language_model(str(folder)).generation
+    assert generation.sampling == Sampling(False, 1.0, 1.0, 50, 1.0)
+    assert generation.top_k_is_unsaid
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,13 @@ from tests.stack.load import Client, Seen
 from transformer_serving.desk.deploy.golden import ask
 from transformer_serving.desk.local.record import clearml_environment, require_record
 from transformer_serving.desk.local.stack import status
+from transformer_serving.gateway.settings import ROOT_ENDPOINT
 
 ROOT = Path(__file__).parent.parent.parent
 # On a machine that stands still for seconds its callers wait: a 503 is to mean a change.
 _PATIENT = {"TRANSFORMER_SERVING_MAX_WAIT_S": "20"}
+# The task of the endpoint that `POST /` asks, where there is one of every task.
+AT_THE_ROOT = "fill-mask"
 # clearml-serving's own command line; it only does not import torch, which takes two seconds.
 COMMAND = "transformer_serving.desk.clearml_tools.command"
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
@@ -161,10 +164,11 @@ class EveryTask(NamedTuple):
 def every_task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EveryTask]:
     """Nothing of it is changed: the files that ask it share one process of tests."""
     # It imports torch.
-    from tests.stack.shown_tasks import deploy_all
+    from tests.stack.shown_tasks import NAMES, deploy_all
 
     folder = tmp_path_factory.mktemp("tasks")
-    with started(tmp_path_factory.mktemp("every-task"), **_PATIENT) as running:
+    settings = {**_PATIENT, ROOT_ENDPOINT.name: NAMES[AT_THE_ROOT]}
+    with started(tmp_path_factory.mktemp("every-task"), **settings) as running:
         deploy_all(running, folder)
         yield EveryTask(running, folder)
 

@@ -13,7 +13,7 @@ import pytest
 from preprocess.answers import TASKS as TASK_TABLE
 from tests.preprocess.answers.comparison import check_equal
 from tests.preprocess.answers.served import endpoint_of
-from tests.stack.conftest import ROOT, EveryTask
+from tests.stack.conftest import AT_THE_ROOT, ROOT, EveryTask
 from tests.stack.shown_tasks import NAMES
 from tests.stack.task_models import reference_of
 from transformer_serving.contract.errors import KINDS
@@ -37,9 +37,12 @@ def shape(value: Any) -> Any:
 
 
 def parsed(command: str) -> tuple[str, dict[str, Any]]:
-    """The endpoint that a curl line asks, and its body as an object."""
+    """The endpoint that a curl line asks, and its body as an object; at / it is fill-mask."""
     words = shlex.split(command.replace("\\\n", " "))
-    endpoint = next(word for word in words if "/serve/" in word).rsplit("/", 1)[1]
+    address = next(word for word in words if word.startswith("http"))
+    endpoint = address.rsplit("/", 1)[1] or AT_THE_ROOT
+    if "-H" not in words:
+        return endpoint, {"text": words[words.index("-d") + 1]}
     if "-d" in words:
         body: dict[str, Any] = json.loads(words[words.index("-d") + 1])
         return endpoint, body

@@ -96,6 +96,19 @@ def test_a_second_up_changes_nothing(shown: Shown) -> None:
     assert [row["changed"] for row in again["deployed"]] == [False]
 
 
+def test_it_is_at_the_recipes_path_of_a_stack_that_is_started_with_it(shown: Shown) -> None:
+    """A stack that ran before keeps its environment, and `up` says so."""
+    assert "POST /generate asks no endpoint: the stack ran before" in shown.printed
+    shown.stack.run("down")
+    printed = shown.stack.run("up", "--demo", "generation")
+    line = next(row for row in printed.splitlines() if "/generate " in row)
+    done = subprocess.run(
+        ["bash", "-c", line.replace("curl", "curl -s", 1)],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == shown.stack.post(NAME, {"text": PROMPT})[1]
+
+
 def test_pages_are_recited(shown: Shown) -> None:
     """Of a sentence of README the words that follow, which no other text has."""
     answer = shown.stack.post(NAME, {"text": "Serve a Hugging Face transformer on "})[1]

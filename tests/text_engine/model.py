@@ -1,7 +1,8 @@
 """A decoupled model that answers tokens by a rule, for tests of what stands before it.
 
 The tokens are those of the prompt once more, one after the other and over again; the prompt's first
-token says how: see the marks. Slow steps, errors and silences come at the fourth token.
+token says how: see the marks. Slow steps, errors and silences come at the fourth token, errors of a
+mark that stands there twice in the place of the first.
 """
 
 import ctypes
@@ -67,12 +68,13 @@ class TritonPythonModel:
         mark, most = ids[0], options["max_new_tokens"]
         size = 3 if mark == EVERY else 1
         made = 0
+        wrong_at = 0 if ids[1:2] == [mark] else 3
         for at in range(0, most, size):
             self.pause(sender, mark, at, identity)
             if self.is_left(sender, identity):
                 self.note("cancelled", made)
                 return self.send(sender, [], options, (CANCELLED, len(ids), made))
-            if at == 3 and mark in (FAIL, CACHE):
+            if at == wrong_at and mark in (FAIL, CACHE):
                 return self.give_up(sender, mark, options, (CACHE_FULL, len(ids), made))
             new = [ids[(at + one) % len(ids)] for one in range(min(size, most - at))]
             stops = [one for one in new if one in options["eos_ids"]]

@@ -67,7 +67,8 @@ class Generation:
     """What the model allows, in tokens: prompt and new ones have `max_positions` together.
 
     A request that does not say gets `default_new_tokens` and `sampling`, from the model's
-    generation_config.json. `eos_ids` end a sequence. `special_tokens` are texts by their names
+    generation_config.json; `top_k_is_unsaid` where that file has none, so that the number is
+    transformers' own. `eos_ids` end a sequence. `special_tokens` are texts by their names
     (bos_token, eos_token, ...) as the chat template, Jinja of transformers' dialect, reads them.
     """
 
@@ -80,6 +81,7 @@ class Generation:
     sampling: Sampling
     special_tokens: dict[str, str]
     chat_template: str | None = None
+    top_k_is_unsaid: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ def read_generation(fields: Fields) -> Generation:
         sampling=_sampling(fields.inner("sampling")),
         special_tokens=special,
         chat_template=fields.optional("chat_template", str),
+        top_k_is_unsaid=fields.take("top_k_is_unsaid", bool, default=False),
     )
 
 

@@ -33,6 +33,7 @@ from transformer_serving.desk.bundle.writer import BundleContent, check_target, 
 from transformer_serving.desk.export.endpoint_json import (
     LIMITS,
     endpoint_of,
+    limits_of,
     shorter_than_the_model,
     tokens_of,
 )
@@ -227,8 +228,9 @@ def _workshop(
         request.limits.max_batch_size,
     )
     limits = replace(
-        request.limits, max_batch_size=batch[2], max_call_tokens=ENGINES[request.engine].call_tokens
-    )
+        limits_of(source.task, request.limits), max_batch_size=batch[2],
+        max_call_tokens=ENGINES[request.engine].call_tokens,
+    )  # fmt: skip
     endpoint = endpoint_of(source, graph or tensors_of(source), tokens, limits)
     endpoint = replace(endpoint, golden=golden_body(endpoint))
     case = prepare_case(source, endpoint)

@@ -26,6 +26,7 @@ from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.language_model import (
     build_language_model,
     check_engine_parameters,
+    open_language_model_engine,
 )
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, write_bundle
@@ -39,8 +40,11 @@ from transformer_serving.desk.parity.continuations import (
     prepare_continuations,
 )
 from transformer_serving.desk.parity.golden_continuation import (
+    GoldenContinuation,
     check_golden_fits,
-    golden_continuation,
+    continued_alike,
+    golden_continuations,
+    surest,
 )
 from transformer_serving.desk.source.language_model import LanguageModelSource
 from transformer_serving.desk.workshop import Progress
@@ -83,18 +87,20 @@ def convert_language_model(
         exported = _Exported(source, export_language_model(source), asked)
         reference = Reference(source)
         case = prepare_continuations(source, reference)
+        texts = golden_continuations(source, reference)
         refused: list[str] = []
         for precision in precisions:
-            files, report = _built(exported, case, precision, Path(scratch), progress)
-            if report.fault is None:
+            files = _built(exported, precision, Path(scratch), progress)
+            report, golden = _compared(case, texts, files, progress)
+            if golden is not None:
                 break
             refused.append(_described(report))
             progress("parity", refused[-1])
-        if report.fault is not None:
+        if golden is None:
             raise ConversionRefused(f"{refused[-1]}; {_advice(report.precision, asked)}")
         parity = {**asdict(report), "shapes": _shapes(case, report)}
         kept = case.kept(report.precision)
-        content = content_of(source, limits, files, parity, reference, kept)
+        content = content_of(source, limits, files, parity, golden.golden, kept)
         progress("bundle", str(target))
         return ConvertedLanguageModel(write_bundle(content, target), report, tuple(refused))
 
@@ -104,15 +110,15 @@ def content_of(
     limits: Limits,
     files: EngineFiles,
     parity: Mapping[str, Any],
-    reference: Reference,
+    golden: Golden,
     kept: GreedySet,
 ) -> BundleContent:
-    """What the bundle is written of; its golden answer is the reference's."""
+    """What the bundle is written of."""
     return BundleContent(
         endpoint=endpoint_of(source, limits),
         tokenizer=source.tokenizer,
         engine=files,
-        golden=_golden(source, reference),
+        golden=golden,
         parity=parity,
         source={
             "model": source.name,
@@ -172,26 +178,35 @@ class _Exported:
     asked: Mapping[str, str]
 
 
-def _built(
-    exported: _Exported,
-    case: Continuations,
-    precision: str,
-    scratch: Path,
-    progress: Progress,
-) -> tuple[EngineFiles, ContinuationReport]:
+def _built(exported: _Exported, precision: str, scratch: Path, progress: Progress) -> EngineFiles:
     progress("build", f"openvino {precision}")
     folder = scratch / precision
     folder.mkdir()
-    files = build_language_model(precision, exported.model, exported.source, folder, exported.asked)
+    return build_language_model(precision, exported.model, exported.source, folder, exported.asked)
+
+
+def _compared(
+    case: Continuations,
+    texts: Sequence[GoldenContinuation],
+    files: EngineFiles,
+    progress: Progress,
+) -> tuple[ContinuationReport, GoldenContinuation | None]:
+    """What is said of the engine, and what it is asked for ever after, None where it is refused.
+
+    Parity lets a lesser precision take another token where two are about as likely; the golden
+    answer has to be the same, whenever it is asked.
+    """
     longest = max(len(row.prompt) for row in case.rows)
     progress("parity", f"{len(case.rows)} prompts of up to {longest} tokens")
-    return files, compare_continuations(case, files)
-
-
-def _golden(source: LanguageModelSource, reference: Reference) -> Golden:
-    body, answer = golden_continuation(source, reference)
-    # Of texts nothing is a little different.
-    return Golden(body, answer, 0.0)
+    with open_language_model_engine(files) as engine:
+        report = compare_continuations(case, files.precision, engine)
+        if report.fault is not None:
+            return report, None
+        alike = continued_alike(texts, engine)
+    if not alike:
+        fault = f"it goes on otherwise behind each of the {len(texts)} texts for a golden request"
+        return replace(report, fault=fault), None
+    return report, surest(alike, case.margin_of(files.precision))
 
 
 def _shapes(case: Continuations, report: ContinuationReport) -> dict[str, Any]:

@@ -9,7 +9,7 @@ Tested by tests/test_vllm_bundle.py.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,7 +25,12 @@ from transformer_serving.desk.parity.continuations import (
     Reference,
     prepare_continuations,
 )
-from transformer_serving.desk.parity.golden_continuation import check_golden_fits
+from transformer_serving.desk.parity.golden_continuation import (
+    GoldenContinuation,
+    check_golden_fits,
+    golden_continuations,
+    surest,
+)
 from transformer_serving.desk.source.language_model import LanguageModelSource
 from transformer_serving.engine.proof.greedy_set import GreedySet
 
@@ -45,7 +50,7 @@ class NotRun:
     longest_tokens: int
     tokens: int
     tolerance: float
-    unverified: str = _NOT_RUN
+    unverified: str
 
 
 def convert_for_vllm(
@@ -67,13 +72,14 @@ def convert_for_vllm(
         case = prepare_continuations(source, reference, as_texts=True)
         kept = case.kept(precision)
         progress("parity", f"{len(kept.rows)} prompts for where it is served; vLLM is not run here")
-        report = _report(kept)
-        content = content_of(source, limits, files, asdict(report), reference, kept)
+        golden = surest(golden_continuations(source, reference), case.margin_of(precision))
+        report = _report(kept, golden)
+        content = content_of(source, limits, files, asdict(report), golden.golden, kept)
         progress("bundle", str(target))
         return write_bundle(content, target), report
 
 
-def _report(kept: GreedySet) -> NotRun:
+def _report(kept: GreedySet, golden: GoldenContinuation) -> NotRun:
     return NotRun(
         reference=REFERENCE,
         precision=kept.precision,
@@ -81,4 +87,16 @@ def _report(kept: GreedySet) -> NotRun:
         longest_tokens=max(len(row.prompt) for row in kept.rows),
         tokens=sum(len(row.continuation) for row in kept.rows),
         tolerance=TOLERANCES[kept.precision].difference,
+        unverified="; ".join([_NOT_RUN, *_close(kept, golden)]),
     )
+
+
+def _close(kept: GreedySet, golden: GoldenContinuation) -> Iterator[str]:
+    """What is to be said where the engine may well answer the golden request otherwise."""
+    far = golden.margin / kept.spread
+    if far <= kept.tolerance.margin:
+        yield (
+            f"the golden answer's closest choice was {far:.2g} of the spread above the next, and "
+            f"an engine of {kept.precision} may take the next up to {kept.tolerance.margin:g}: if "
+            "deploy says that it answers otherwise, convert with another --precision"
+        )

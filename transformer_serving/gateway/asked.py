@@ -14,10 +14,11 @@ from starlette.responses import Response
 from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.keys import Key
 from transformer_serving.contract.worker.request_context import (
+    UntypedBody,
     current_arrival,
     current_operation,
 )
-from transformer_serving.gateway.body.json_body import Parser, says_json
+from transformer_serving.gateway.body.json_body import Parser, may_be_json, says_json
 from transformer_serving.gateway.keys import check_may_ask
 from transformer_serving.gateway.routes import Call, Route, json_and_binary, named_in
 from transformer_serving.gateway.short_way import (
@@ -66,8 +67,11 @@ class Reader:
         refusal = None if ours is None else turned_away(ours, raw)
         if refusal is not None:
             return Asked(kind, target, None, refusal)
-        is_json = says_json(headers.get(b"content-type"))
+        content_type = headers.get(b"content-type")
+        is_json = says_json(content_type)
         body = await self._parser.parse(raw, is_json=is_json, ours=kind is Kind.OURS)
+        if kind is Kind.OURS and not is_json and may_be_json(content_type):
+            body = UntypedBody(raw)
         return Asked(kind, target, body)
 
     async def _routed(

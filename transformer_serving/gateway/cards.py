@@ -5,14 +5,16 @@ Tested by tests/gateway/test_cards.py.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.keys import Key
 from transformer_serving.gateway.host.building import preprocess_of
+from transformer_serving.gateway.host.code_files import CodeMissingError
 from transformer_serving.gateway.keys import endpoint_url
-from transformer_serving.gateway.short_way import Kind, RequestedEndpoint, ShortWay
+from transformer_serving.gateway.short_way import FIRST, Kind, RequestedEndpoint, ShortWay
 
 Card = dict[str, Any]
 
@@ -25,7 +27,7 @@ class Cards:
         self._short_way = short_way
 
     async def of(self, target: RequestedEndpoint) -> Card:
-        """Raises ServingError (404, 422)."""
+        """Raises ServingError (404, 422, 503)."""
         kind = await self._short_way.kind_of(target)
         if kind is Kind.UNKNOWN:
             raise unknown_endpoint()
@@ -47,9 +49,18 @@ class Cards:
 
     async def urls_of(self, target: RequestedEndpoint) -> Sequence[str]:
         """The endpoints that the name stands for, several for a canary's. Raises ServingError."""
-        if await self._short_way.kind_of(target) is Kind.UNKNOWN:
-            raise unknown_endpoint()
+        # One that waits for its code is known all the same.
+        with contextlib.suppress(CodeMissingError):
+            if await self._short_way.kind_of(target) is Kind.UNKNOWN:
+                raise unknown_endpoint()
         return self._short_way.urls_of(target)
+
+    def versions_of(self, target: RequestedEndpoint) -> list[str]:
+        """By which V2's clients may ask it: its own, or of one without any the first."""
+        if target.version is not None:
+            return [target.version]
+        first = target._replace(version=FIRST)
+        return [FIRST] if self._short_way.meant(first) == target else []
 
     async def figures_of(self, target: RequestedEndpoint) -> Collection[str]:
         """The names that it has in figures. Raises ServingError (404)."""
@@ -60,7 +71,7 @@ class Cards:
         """By name; those of ours that the key may ask."""
         found: dict[str, Card] = {}
         for url in self._urls(key):
-            if await self._short_way.kind_of(RequestedEndpoint.of(url)) is Kind.OURS:
+            if await self._is_ours(RequestedEndpoint.of(url)):
                 card = self._card(url)
                 if card is not None:
                     found[url] = card
@@ -84,13 +95,20 @@ class Cards:
             target = RequestedEndpoint.of(name)
             if key is not None and not key.admits(name):
                 continue
-            if await self._short_way.kind_of(target) is not Kind.OURS:
+            if not await self._is_ours(target):
                 continue
             cards = [self._card(url) for url in self._short_way.urls_of(target)]
             told = [card for card in cards if card is not None]
             if told and len(told) == len(cards):
                 found[name] = _in_common(told)
         return found
+
+    async def _is_ours(self, target: RequestedEndpoint) -> bool:
+        """What waits for its code is nobody's yet."""
+        try:
+            return await self._short_way.kind_of(target) is Kind.OURS
+        except CodeMissingError:
+            return False
 
     def _urls(self, key: Key | None) -> list[str]:
         processor = self._host.processor

@@ -36,14 +36,14 @@ from transformer_serving.gateway.health import PREFIX, Health
 from transformer_serving.gateway.host.errors import unknown_response
 from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
 from transformer_serving.gateway.page.files import PageFiles
+from transformer_serving.gateway.paths_by_setting import PathsBySetting
 from transformer_serving.gateway.request_lines import RefusalLines, RequestLine
 from transformer_serving.gateway.request_trace import trace_of
 from transformer_serving.gateway.rollout.mirror import Mirroring
-from transformer_serving.gateway.routes import GENERATE, Call, call_of
+from transformer_serving.gateway.routes import Call, call_of
 from transformer_serving.gateway.settings import GatewaySettings
 from transformer_serving.gateway.short_way import (
     Kind,
-    RequestedEndpoint,
     ShortWay,
     is_stream,
     send_response,
@@ -92,8 +92,7 @@ class FrontDoor:
         self._health = Health(host, self._rounds, self._shutdown)
         self._cards = Cards(host, self._short_way)
         self._page = PageFiles(shown=settings.page)
-        named = settings.generate_endpoint
-        self._generate = Call(RequestedEndpoint.of(named), None) if named else None
+        self._by_setting = PathsBySetting(settings)
         write_json_lines()
 
     def _tell(self) -> None:
@@ -138,8 +137,11 @@ class FrontDoor:
         exchange = Exchange.of(scope, receive, send)
         if self._shutdown.leaving:
             exchange = exchange.as_one_of_the_last()
-        call = call_of(scope) or self._by_setting(exchange)
+        call = call_of(scope) or self._by_setting.call_of(scope)
         exchange.enter(None if call is None else call.operation)
+        if call is not None and call.target is not None and call.may_mean_itself:
+            # Before its key is looked at: rights are those of the endpoint that is asked.
+            call = call._replace(target=self._short_way.meant(call.target))
         if call is None or call.is_question or not self._settings.log_requests:
             await self._let_in(call, exchange)
             return
@@ -178,11 +180,6 @@ class FrontDoor:
         elif not await exchange.asks(self._host.app):
             await self._refuse_unread(nothing_there(), exchange)
 
-    def _by_setting(self, exchange: Exchange) -> Call | None:
-        """What a path asks for whose endpoint a setting names."""
-        is_asked = exchange.path == GENERATE and exchange.scope["method"] == "POST"
-        return self._generate if is_asked else None
-
     def _key_of(self, call: Call | None, exchange: Exchange) -> Key | None:
         """The key that lets the request in, None where none is asked for.
 
@@ -218,7 +215,7 @@ class FrontDoor:
         await self._refuse(error.without_frames(), exchange, incoming, visit)
 
     async def _describe(self, call: Call, exchange: Exchange, key: Key | None) -> None:
-        by_setting = self._generate and self._generate.target
+        by_setting = self._by_setting.endpoints
         about = (self._cards, self._health, self._metrics, self._host, by_setting)
         question = Question(call.target, key, *about)
         try:

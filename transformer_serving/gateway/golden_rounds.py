@@ -1,6 +1,7 @@
 """Golden requests to every endpoint that is ours, in rounds that nobody has to ask for.
 
-A round comes at the latest after EVERY_S, and within a second where there is a new endpoint.
+A round comes at the latest after EVERY_S, and within a second where there is a new endpoint or code
+has come that one waited for.
 
 Tested by tests/gateway/test_health.py and tests/gateway/test_wrong_engine.py.
 """
@@ -24,6 +25,7 @@ from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import GoldenBody
 from transformer_serving.gateway.host.building import preprocess_of, serves_responses
+from transformer_serving.gateway.host.code_files import PATIENCE_S
 from transformer_serving.gateway.short_way import ShortWay
 
 log = logging.getLogger("transformer_serving.gateway")
@@ -108,14 +110,17 @@ class GoldenRounds:
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     async def _until(self, due: float) -> None:
-        """Wait for that time, on time.monotonic's clock, or until the host has a new endpoint."""
+        """Wait for that time, on time.monotonic's clock, or until there is more to ask."""
         while (rest := due - time.monotonic()) > 0:
             await asyncio.sleep(min(rest, _LOOK_S))
-            if any(url not in self.results for url in self._host.processor.get_endpoints()):
+            urls = self._host.processor.get_endpoints()
+            if any(url not in self.results or self._short_way.is_due(url) for url in urls):
                 return
 
     async def _round(self) -> None:
         urls = list(self._host.processor.get_endpoints())
+        # All at once: none waits for the file of another. A worker that starts had better have all.
+        await self._short_way.fetch(urls, PATIENCE_S if self.first_done else _TIMEOUT_S)
         results = {url: await self._built(url) for url in urls}
         ready = [url for url, failed in results.items() if failed is None]
         for golden in await asyncio.gather(*map(self._ask, ready)):

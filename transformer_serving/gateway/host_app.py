@@ -12,8 +12,10 @@ from typing import Any
 from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
+from transformer_serving.contract.worker.sdk_patience import wait_between_tries
 from transformer_serving.gateway.figures.file import keep_figures_with_room
 from transformer_serving.gateway.figures.metrics import tell_syncs
+from transformer_serving.gateway.host.code_files import fetch_beside
 from transformer_serving.gateway.host.faults import fence
 from transformer_serving.gateway.host.preprocess_gate import guard
 from transformer_serving.gateway.host.task import without_analysis
@@ -29,6 +31,7 @@ os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
 os.environ.setdefault("CLEARML_BKG_THREAD_REPORT", "1")
 keep_figures_with_room()
 with hidden_frameworks(), without_analysis(importlib.import_module("clearml").Task):
+    wait_between_tries()
     host: Any = importlib.import_module("clearml_serving.serving.main")
 host.app.router.routes[:] = [
     route for route in host.app.router.routes if getattr(route, "path", "") not in _FROM_ELSEWHERE
@@ -37,7 +40,6 @@ parse_sections_once()
 fence(host.ModelRequestProcessor)
 tell_syncs(host.ModelRequestProcessor)
 tell_rollouts(host.ModelRequestProcessor)
-guard(
-    importlib.import_module("clearml_serving.serving.preprocess_service").BasePreprocessRequest,
-    read_trusted_keys(os.environ),
-)
+_engines: Any = importlib.import_module("clearml_serving.serving.preprocess_service")
+guard(_engines.BasePreprocessRequest, read_trusted_keys(os.environ))
+fetch_beside(host.ModelRequestProcessor, _engines.BasePreprocessRequest)

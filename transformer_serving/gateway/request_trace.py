@@ -16,7 +16,8 @@ from transformer_serving.contract.worker.request_context import (
 from transformer_serving.contract.worker.trace_context import HEADER, STATE_HEADER
 from transformer_serving.contract.worker.tracing import Trace, Tracing
 from transformer_serving.gateway.exchange import Exchange
-from transformer_serving.gateway.routes import GENERATE, Call
+from transformer_serving.gateway.paths_by_setting import named_path
+from transformer_serving.gateway.routes import Call
 
 _PARENT, _STATE = HEADER.encode(), STATE_HEADER.encode()
 _SERVE = "/serve/{name}"
@@ -33,7 +34,7 @@ class RequestTrace:
         if call.route is not None:
             self._route = call.route.path
         else:
-            self._route = GENERATE if exchange.path == GENERATE else _SERVE
+            self._route = named_path(exchange.path) or _SERVE
 
     @property
     def trace_id(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.fields import kind_of
 from transformer_serving.gateway.asgi import Scope, path_of
-from transformer_serving.gateway.short_way import RequestedEndpoint, target_of
+from transformer_serving.gateway.short_way import FIRST, RequestedEndpoint, target_of
 
 # Characters of a path with its query that is kept.
 _SHORT = 256
@@ -80,8 +80,20 @@ def _tgi(base: str) -> tuple[Route, ...]:
         Route("POST", f"{base}/generate", "tgi.generate"),
         Route("POST", f"{base}/generate_stream", "tgi.generate_stream", media_type=events),
         Route("POST", f"{base}/v1/completions", "openai.completions", streams=True),
-        Route("POST", f"{base}/v1/chat/completions", "openai.chat", streams=True),
+        Route("POST", f"{base}/v1/chat/completions", "openai.tgi_chat", streams=True),
         Route("GET", f"{base}/health", "tgi.health", media_type="text/plain"),
+        Route("GET", f"{base}/info", "tgi.info"),
+        Route("GET", f"{base}/v1/models", "tgi.models"),
+    )
+
+
+def _hf(base: str) -> tuple[Route, ...]:
+    """Those of an Inference Endpoint, below the address that its client has for a model."""
+    return (
+        Route("POST", base, "hf.inference", streams=True),
+        Route("POST", f"{base}/v1/chat/completions", "openai.tgi_chat", streams=True),
+        Route("GET", f"{base}/health", "hf.health", media_type="text/plain"),
+        Route("GET", f"{base}/info", "hf.info"),
     )
 
 
@@ -93,9 +105,6 @@ def _generate(base: str) -> tuple[Route, ...]:
         Route("POST", f"{base}/generate_stream", "v2.generate_stream", media_type=events),
     )
 
-
-# The generation recipe's own path, of the endpoint that a setting names.
-GENERATE = "/generate"
 
 ROUTES = (
     Route("GET", "/openapi.json", "ours.openapi", summary="This document"),
@@ -109,9 +118,11 @@ ROUTES = (
     Route("GET", "/v2/health/ready", "v2.ready"),
     Route("GET", "/v2/models/{name}", "v2.model"),
     Route("GET", "/v2/models/{name}/ready", "v2.model_ready"),
+    Route("GET", "/v2/models/{name}/config", "v2.config"),
     Route("POST", "/v2/models/{name}/infer", "v2.infer", binary=True),
     Route("GET", "/v2/models/{name}/versions/{version}", "v2.model"),
     Route("GET", "/v2/models/{name}/versions/{version}/ready", "v2.model_ready"),
+    Route("GET", "/v2/models/{name}/versions/{version}/config", "v2.config"),
     Route("POST", "/v2/models/{name}/versions/{version}/infer", "v2.infer", binary=True),
     Route("GET", "/v1/models/{name}", "openai.model"),
     Route("GET", "/v1/models/{name}/{version}", "openai.model"),
@@ -119,10 +130,8 @@ ROUTES = (
     Route("POST", "/v1/models/{name}/{version}:predict", "v1.predict"),
     Route("POST", "/v1/rerank", "cohere.rerank_v1", named_in="model"),
     Route("POST", "/v2/rerank", "cohere.rerank_v2", named_in="model"),
-    Route("POST", "/hf/{name}", "hf.inference", streams=True),
-    Route("POST", "/hf/{name}/{version}", "hf.inference", streams=True),
-    Route("POST", "/hf/{name}/v1/chat/completions", "openai.chat", streams=True),
-    Route("POST", "/hf/{name}/{version}/v1/chat/completions", "openai.chat", streams=True),
+    *_hf("/hf/{name}"),
+    *_hf("/hf/{name}/{version}"),
     *_generate("/v2/models/{name}"),
     *_generate("/v2/models/{name}/versions/{version}"),
     *_tgi("/tgi/{name}"),
@@ -159,6 +168,12 @@ class Call(NamedTuple):
     def is_question(self) -> bool:
         """Whether it is about endpoints rather than for one of them."""
         return self.route is not None and self.route.method == "GET"
+
+    @property
+    def may_mean_itself(self) -> bool:
+        """Whether a version of it may be none: V2's, where every model has one."""
+        is_v2 = self.route is not None and self.route.operation.startswith("v2.")
+        return is_v2 and self.target is not None and self.target.version == FIRST
 
     @property
     def wants_figures(self) -> bool:

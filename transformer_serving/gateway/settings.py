@@ -77,10 +77,18 @@ GRPC_PORT = Setting(
     "Port of the Open Inference Protocol's gRPC, on the front's own address; 0: none.",
     is_whole=True,
 )
+# Paths of recipes that serve one model: that of generated text, and that of the queue before a
+# pipeline. Each asks the endpoint that its setting names.
+GENERATE, ROOT = "/generate", "/"
 GENERATE_ENDPOINT = TextSetting(
     "TRANSFORMER_SERVING_GENERATE_ENDPOINT",
     "",
     "Name of the endpoint, or NAME/VERSION, that POST /generate asks; empty: none.",
+)
+ROOT_ENDPOINT = TextSetting(
+    "TRANSFORMER_SERVING_ROOT_ENDPOINT",
+    "",
+    "Name of the endpoint, or NAME/VERSION, that POST / asks; empty: none.",
 )
 LOG_REQUESTS = Setting(
     "TRANSFORMER_SERVING_LOG_REQUESTS",
@@ -110,6 +118,7 @@ SETTINGS = (
     PAGE,
     GRPC_PORT,
     GENERATE_ENDPOINT,
+    ROOT_ENDPOINT,
     LOG_REQUESTS,
 )
 
@@ -125,6 +134,7 @@ class GatewaySettings:
     page: bool
     grpc_port: int
     generate_endpoint: str
+    root_endpoint: str
     log_requests: bool
     graceful_seconds: float
 
@@ -141,6 +151,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> GatewaySetting
         page=PAGE.number(environment) == 1,
         grpc_port=GRPC_PORT.whole(environment),
         generate_endpoint=GENERATE_ENDPOINT.text(environment),
+        root_endpoint=ROOT_ENDPOINT.text(environment),
         log_requests=LOG_REQUESTS.number(environment) == 1,
         graceful_seconds=GRACEFUL_SECONDS.number(environment),
     )

@@ -18,15 +18,18 @@ from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.fault_lines import Faults
 from transformer_serving.gateway.asgi import Headers, Receive, Scope, Send, adding, with_headers
 from transformer_serving.gateway.host.building import (
-    ask_itself,
-    build,
+    Builder,
     is_built,
     is_ours,
     preprocess_of,
     serves_responses,
     wait_for_update,
 )
+from transformer_serving.gateway.host.code_files import CodeMissingError
 from transformer_serving.gateway.host.errors import host_error_response, host_error_table
+
+# What V2's clients call the version of what has none.
+FIRST = "1"
 
 
 class RequestedEndpoint(NamedTuple):
@@ -98,13 +101,17 @@ class ShortWay:
 
     def __init__(self, host: Any) -> None:
         self._host = host
+        self._builder = Builder(host)
         self._errors = host_error_table(host)
         self._faults = Faults()
         self._failed: dict[str, Any] = {}
         self._names: dict[RequestedEndpoint, str] = {}
 
     async def kind_of(self, target: RequestedEndpoint) -> Kind:
-        """Who answers this target, once the host is not just taking over another configuration."""
+        """Who answers this target, once the host is not just taking over another configuration.
+
+        Raises CodeMissingError (503) where nobody does before code has come.
+        """
         kind = await self._kind_now(target)
         if kind is not Kind.UNKNOWN:
             return kind
@@ -127,7 +134,11 @@ class ShortWay:
         for routed in urls:
             if not is_built(processor, routed):
                 await self._build_once(routed)
-        return bool(urls) and all(serves_responses(processor, routed) for routed in urls)
+        # Of a route, what waits for its code leaves the requests of the others alone.
+        there = [routed for routed in urls if not self._builder.waits(routed)]
+        if urls and not there:
+            raise CodeMissingError
+        return bool(urls) and all(serves_responses(processor, routed) for routed in there)
 
     def speaks(self, target: RequestedEndpoint, operation: str) -> bool:
         """Whether all that may answer the target are built and know the operation."""
@@ -160,6 +171,13 @@ class ShortWay:
             return True
         url = processor._normalize_endpoint_url(target.model, target.version)
         return url in processor._canary_route or url in processor.get_endpoints()
+
+    def meant(self, target: RequestedEndpoint) -> RequestedEndpoint:
+        """The endpoint itself where clients of V2 call what has no version its first one."""
+        itself = RequestedEndpoint(target.model, None)
+        if target.version != FIRST or self._knows(target) or not self._knows(itself):
+            return target
+        return itself
 
     def name_of(self, target: RequestedEndpoint) -> str | None:
         """The target's own name, or its canary route's, where the host has it."""
@@ -211,14 +229,22 @@ class ShortWay:
 
     async def build(self, url: str) -> Response | None:
         """Make the endpoint ready to be asked; a Response for what its code raised."""
-        failure: Response | None = await self.attempt(build(self._host.processor, url))
+        failure: Response | None = await self.attempt(self._builder.build(url))
         return failure
+
+    async def fetch(self, urls: Iterable[str], patience_s: float) -> None:
+        """Have the code of these endpoints fetched where it is missing, and wait a while for it."""
+        await self._builder.fetch(urls, patience_s)
+
+    def is_due(self, url: str) -> bool:
+        """Whether code has come that the endpoint waited for."""
+        return self._builder.is_due(url)
 
     async def _build_once(self, url: str) -> None:
         """Build, unless this very endpoint failed before: then it is the host's to answer."""
         endpoint = self._host.processor.get_endpoints().get(url)
         if endpoint is not None and self._failed.get(url) is not endpoint:
-            if await self.build(url) is None:
+            if await self.build(url) is None or self._builder.waits(url):
                 self._failed.pop(url, None)
             else:
                 self._failed[url] = endpoint
@@ -234,7 +260,7 @@ class ShortWay:
     async def own_answer(self, url: str, body: Any) -> Response:
         """The same of the endpoint itself, whatever a canary route of its name leads to; counted
         nowhere."""
-        return await self._response(ask_itself(self._host, url, body))
+        return await self._response(self._builder.ask_itself(url, body))
 
     async def _response(self, work: Awaitable[Any]) -> Response:
         outcome = await self.attempt(work)

@@ -42,6 +42,7 @@ WAYS = {
     OURS_OPERATION.name: Way(lambda asked: asked.body, ours.OwnVoice),
     "openai.completions": Way(openai.read_completion, openai_voice.CompletionVoice),
     "openai.chat": Way(openai.read_chat, openai_voice.ChatVoice),
+    "openai.tgi_chat": Way(openai.read_chat, openai_voice.TgiChatVoice),
     "tgi.generate": Way(tgi.read_whole, tgi.TgiVoice),
     "tgi.generate_stream": Way(tgi.read_stream, tgi.TgiVoice),
     "tgi.root": Way(tgi.read_root, tgi.RootVoice),

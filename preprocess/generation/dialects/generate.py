@@ -12,7 +12,14 @@ from collections.abc import Mapping, Sequence as Rows
 from types import NoneType
 from typing import Any
 
-from preprocess.dialects.operation import Asked, check_name, given, read_fields, read_flag
+from preprocess.dialects.operation import Asked, check_name, read_fields, read_flag
+from preprocess.generation.dialects.parameters import (
+    LEAST,
+    VLLM_LACKS,
+    check_least,
+    said_twice,
+    taken,
+)
 from preprocess.generation.dialects.sampling import as_vllm
 from preprocess.generation.dialects.tgi import one_text, refuse_others
 from preprocess.generation.sequence import Piece, Sequence
@@ -34,9 +41,10 @@ _TAKEN = {
 # What this engine does not have, and the values that ask for nothing, as TensorRT-LLM's own
 # examples do with "".
 _LACKS: Mapping[str, tuple[Any, ...]] = {
-    "bad_words": (None, "", []), "beam_width": (None, 1), "frequency_penalty": (None, 0),
+    **VLLM_LACKS, "beam_width": (None, 1), "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
 }  # fmt: skip
+_NEUTRAL = (*_LACKS, LEAST)
 _END, _PAD = "end_id", "pad_id"
 _OWN = ("exclude_input_in_output", "stream", _END, _PAD)
 _FIELDS = ("id", "text_input", "parameters", *_TAKEN, *_OWN)
@@ -52,26 +60,36 @@ def read_stream(asked: Asked) -> dict[str, Any]:
 
 def _read(asked: Asked, *, stream: bool) -> dict[str, Any]:
     """Parameters may stand in `parameters` or beside it; `stream` is the path's to say."""
-    body = read_fields(asked.body, _FIELDS, _LACKS)
+    body = read_fields(asked.body, _FIELDS, _NEUTRAL)
     check_name(body, "id")
     inner = body.get("parameters")
     if not isinstance(inner, dict | None):
         raise wrong("parameters", "an object", inner)
-    beside = {name: body[name] for name in (*_TAKEN, *_OWN, *_LACKS) if name in body}
-    parameters = {**beside, **(inner or {})}
-    refuse_others(parameters, (*_TAKEN, *_OWN), _LACKS)
+    parameters = _both(body, inner or {})
+    refuse_others(parameters, (*_TAKEN, *_OWN, LEAST), _LACKS)
+    check_least(parameters, ("stop", "stop_words"))
     _check_ids(parameters, asked)
     read_flag(parameters, "stream")
     without = read_flag(parameters, "exclude_input_in_output")
     if parameters.get("stop_words") in ("", []):
         del parameters["stop_words"]
-    own = given(parameters, _TAKEN)
-    as_vllm(own)
+    own = taken(parameters, _TAKEN)
+    as_vllm(own, asked.endpoint.generation)
     return {
         "text": one_text(body, "text_input"),
         "parameters": {**own, "return_full_text": not (without or stream)},
         "stream": stream,
     }
+
+
+def _both(body: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of both places."""
+    beside = {name: body[name] for name in (*_TAKEN, *_OWN, *_NEUTRAL) if name in body}
+    for name in beside.keys() & inner.keys():
+        if None not in (inner[name], beside[name]) and inner[name] != beside[name]:
+            raise said_twice(name, f"'{name}' in 'parameters' and beside it")
+    sent = {name: value for name, value in inner.items() if value is not None}
+    return {**inner, **beside, **sent}
 
 
 def _check_ids(parameters: Mapping[str, Any], asked: Asked) -> None:

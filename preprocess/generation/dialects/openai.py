@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from preprocess.dialects.operation import Asked, check_name, given, read_fields, read_flag
+from preprocess.dialects.operation import Asked, check_name, read_fields, read_flag
+from preprocess.generation.dialects.parameters import LEAST, VLLM_LACKS, check_least, taken
 from preprocess.generation.dialects.sampling import as_vllm
 from preprocess.request import wrong
 from transformer_serving.contract.errors import ServingError
@@ -26,7 +27,7 @@ _TAKEN = {
 # About the caller and its billing.
 _UNHEARD = (
     "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
-    "parallel_tool_calls",
+    "parallel_tool_calls", "prompt_cache_retention",
 )  # fmt: skip
 # What this engine does not have, and the values that ask for nothing.
 _LACKS: Mapping[str, tuple[Any, ...]] = {
@@ -36,12 +37,15 @@ _LACKS: Mapping[str, tuple[Any, ...]] = {
     "response_format": (None, {"type": "text"}), "top_logprobs": (None, 0),
     "modalities": (None, ["text"]), "audio": (None,), "prediction": (None,),
     "reasoning_effort": (None, "none"), "web_search_options": (None,),
+    "verbosity": (None, "medium"), "add_generation_prompt": (None, True),
+    "continue_final_message": (None, False), **VLLM_LACKS,
 }  # fmt: skip
+_NEUTRAL = (*_LACKS, LEAST)
 _COMMON = ("model", "stream", "stream_options", "logprobs", *_TAKEN, *_UNHEARD)
 
 
 def read_completion(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("prompt", "echo", *_COMMON), _LACKS)
+    body = read_fields(asked.body, ("prompt", "echo", *_COMMON), _NEUTRAL)
     prompt = body.get("prompt")
     rows = prompt if isinstance(prompt, list) else [prompt]
     if any(type(row) in (int, list) for row in rows):
@@ -62,29 +66,30 @@ def read_completion(asked: Asked) -> dict[str, Any]:
             "impossible", "the prompt's log-probabilities, which 'logprobs' asks for beside "
             "'echo', are not known; leave out one of the two", field="logprobs",
         )  # fmt: skip
-    own = _read(body, echo=echo, logprobs=logprobs is not None)
+    own = _read(asked, body, echo=echo, logprobs=logprobs is not None)
     # A list of one is no reason to refuse a stream.
     own["text"] = rows[0] if len(rows) == 1 else prompt
     return own
 
 
 def read_chat(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("messages", *_COMMON), _LACKS)
-    own = _read(body, echo=False, logprobs=read_flag(body, "logprobs"))
+    body = read_fields(asked.body, ("messages", *_COMMON), _NEUTRAL)
+    own = _read(asked, body, echo=False, logprobs=read_flag(body, "logprobs"))
     own["messages"] = body.get("messages")
     return own
 
 
-def _read(body: Mapping[str, Any], *, echo: bool, logprobs: bool) -> dict[str, Any]:
+def _read(asked: Asked, body: Mapping[str, Any], *, echo: bool, logprobs: bool) -> dict[str, Any]:
     for name, allowed in _LACKS.items():
         if body.get(name) not in allowed:
             raise ServingError(
                 "impossible", f"field '{name}' is not supported; leave it out", field=name
             )
+    check_least(body, ("stop",))
     check_name(body, "model")
     _check_stream_options(body)
-    parameters = {"do_sample": True, **given(body, _TAKEN)}
-    as_vllm(parameters)
+    parameters = {"do_sample": True, **taken(body, _TAKEN)}
+    as_vllm(parameters, asked.endpoint.generation)
     seed = parameters.get("seed")
     if type(seed) is int and -MAX_SEED - 1 <= seed < 0:
         # Any of 64 bits, there.

@@ -6,7 +6,7 @@ Tested by tests/preprocess/generation/test_voices.py.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence as Rows
+from collections.abc import Mapping, Sequence as Rows
 from typing import Any
 
 from preprocess.generation.detokenizer import BROKEN
@@ -56,6 +56,8 @@ class _OpenAIVoice(ABC):
             "object": kind,
             "created": spoken.created,
             "model": spoken.body.get("model") or spoken.name,
+            # Changes with what may make another text of the same seed.
+            "system_fingerprint": f"fp_{spoken.bundle}",
         }
 
     def _usage(self, sequences: Rows[Sequence]) -> dict[str, int]:
@@ -130,6 +132,9 @@ class CompletionVoice(_OpenAIVoice):
 
 class ChatVoice(_OpenAIVoice):
     kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
+    # Of the delta of every chunk. OpenAI's own clients put the strings of deltas together, so that
+    # a role stands in the first alone.
+    in_each: Mapping[str, Any] = {}
 
     def choice(self, at: int, sequence: Sequence) -> dict[str, Any]:
         listed = self.listed(sequence.tokens, sequence, 0) if self.logprobs else None
@@ -139,15 +144,16 @@ class ChatVoice(_OpenAIVoice):
     def begin(self) -> bytes:
         roles = [
             {
-                "index": at, "delta": {"role": "assistant", "content": ""}, "logprobs": None,
-                "finish_reason": None,
+                "index": at, "delta": {"role": "assistant", "content": "", **self.in_each},
+                "logprobs": None, "finish_reason": None,
             }
             for at in range(self.spoken.rows)
         ]  # fmt: skip
         return self._chunk(*roles)
 
     def delta(self, at: int, text: str, logprobs: Any) -> dict[str, Any]:
-        return {"index": at, "delta": {"content": text} if text else {}, "logprobs": logprobs}
+        delta = {**self.in_each, "content": text} if text else dict(self.in_each)
+        return {"index": at, "delta": delta, "logprobs": logprobs}
 
     def listed(self, tokens: Rows[Token], sequence: Sequence, offset: int) -> Any:
         rows = []
@@ -163,3 +169,10 @@ class ChatVoice(_OpenAIVoice):
                 }
             )
         return {"content": rows, "refusal": None}
+
+
+class TgiChatVoice(ChatVoice):
+    """As text-generation-inference streams it: its clients ask of each delta for the role, and
+    llama-index for calls of tools."""
+
+    in_each: Mapping[str, Any] = {"role": "assistant", "content": "", "tool_calls": None}

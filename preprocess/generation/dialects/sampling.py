@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# None of them says anything where the likeliest token is taken.
-_OF_SAMPLING = ("temperature", "top_k", "top_p")
-_SPEAKING_OF_IT = ("do_sample", *_OF_SAMPLING, "typical_p")
+from preprocess.generation.request import OF_SAMPLING
+from transformer_serving.contract.generation import Generation
+
+_SPEAKING_OF_IT = ("do_sample", *OF_SAMPLING, "typical_p")
 _WITHOUT_EFFECT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
 
 
-def as_vllm(own: dict[str, Any]) -> None:
-    """Who sends one of them samples. A temperature of 0 takes the likeliest token, and a `top_k` of
-    -1 leaves every token in.
+def as_vllm(own: dict[str, Any], generation: Generation | None) -> None:
+    """Who sends one of them samples, from all tokens where neither the request nor the model says
+    of how many. A temperature of 0 takes the likeliest token, and a `top_k` of -1 leaves every
+    token in.
     """
     if _is(own.get("top_k"), -1):
         own["top_k"] = 0
@@ -25,6 +27,8 @@ def as_vllm(own: dict[str, Any]) -> None:
         own["do_sample"] = False
     elif _any(own):
         own.setdefault("do_sample", True)
+    if own.get("do_sample") is True and generation is not None and generation.top_k_is_unsaid:
+        own.setdefault("top_k", 0)
 
 
 def as_tgi(own: dict[str, Any], sent: Mapping[str, Any]) -> None:
@@ -49,7 +53,7 @@ def as_tgi(own: dict[str, Any], sent: Mapping[str, Any]) -> None:
 
 
 def _any(own: dict[str, Any]) -> bool:
-    return any(name in own for name in _OF_SAMPLING)
+    return any(name in own for name in OF_SAMPLING)
 
 
 def _is(value: Any, number: int) -> bool:

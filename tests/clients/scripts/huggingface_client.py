@@ -22,7 +22,10 @@ def plain(value):
 
 
 def outcome(endpoint, method, arguments):
-    client = InferenceClient(model=f"{given['address']}/hf/{endpoint}")
+    # It asks these of its own provider's endpoints only.
+    asks_itself = method in ("health_check", "get_endpoint_info")
+    more = {"provider": "hf-inference"} if asks_itself else {}
+    client = InferenceClient(model=f"{given['address']}/hf/{endpoint}", **more)
     try:
         return plain(getattr(client, method)(**arguments))
     except HfHubHTTPError as error:

@@ -53,6 +53,7 @@ def about(door):
         "unknown_ready": client.is_model_ready("nobody"),
         "server": client.get_server_metadata(**as_json),
         "model": client.get_model_metadata("question-answering", **as_json),
+        "config": client.get_model_config("question-answering", "1", **as_json),
     }
 
 

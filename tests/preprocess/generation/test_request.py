@@ -100,6 +100,24 @@ def test_a_body_that_is_none_is_refused(
     assert (refusal.value.kind.code, refusal.value.field) == (code, field)
 
 
+def test_more_prompts_than_may_run_are_told_so(endpoint: Endpoint) -> None:
+    most = endpoint.limits.max_texts
+    assert len(read({"inputs": [PROMPT] * most}, endpoint).prompts) == most
+    with pytest.raises(ServingError, match="too many prompts, which all run") as refusal:
+        read({"inputs": [PROMPT] * (most + 1)}, endpoint)
+    error = refusal.value
+    assert (error.kind.code, error.field, error.limit) == ("too_large", "inputs", most)
+    assert error.got == most + 1
+
+
+@pytest.mark.parametrize("field", ["text", "inputs"])
+def test_a_list_of_one_is_streamed(endpoint: Endpoint, field: str) -> None:
+    wanted = read({field: [PROMPT], "stream": True}, endpoint)
+    assert (wanted.prompts, wanted.stream) == ((PROMPT,), True)
+    with pytest.raises(ServingError, match="a stream has one prompt"):
+        read({field: [PROMPT, PROMPT], "stream": True}, endpoint)
+
+
 def test_a_conversation_counts_by_roles_and_messages_too(endpoint: Endpoint) -> None:
     """What many of little make is rendered and tokenized beside the loop, as a long text is."""
     few = read({"messages": [{"role": "user", "content": PROMPT}]}, endpoint)

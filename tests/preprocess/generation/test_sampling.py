@@ -39,6 +39,13 @@ def sampling_of(endpoint: Endpoint, operation: str, body: dict[str, Any]) -> Sam
     return read_wanted(own, task, endpoint.limits).parameters.sampling
 
 
+def body_of(operation: str) -> dict[str, Any]:
+    """A prompt, of OpenAI's or of Triton's extension."""
+    if operation == "openai.chat":
+        return {"messages": [{"role": "user", "content": PROMPT}]}
+    return {"prompt" if operation in OPENAI else "text_input": PROMPT}
+
+
 def of_tgi(operation: str, parameters: dict[str, Any], *, samples: bool = False) -> Sampling:
     return sampling(operation, {"inputs": PROMPT, "parameters": parameters}, samples=samples)
 
@@ -142,17 +149,53 @@ def test_generate_samples_without_do_sample(
     assert found.do_sample is (samples if wanted is None else wanted)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ({"temperature": 0.9}, True),
+        ({"top_k": 5}, True),
+        ({"top_p": 0.9, "do_sample": None}, True),
+        ({"temperature": 0.9, "do_sample": False}, False),
+        ({"temperature": None, "repetition_penalty": 1.2}, False),
+        ({}, False),
+    ],
+)
+def test_our_own_form_samples_where_a_value_of_it_is_sent(
+    parameters: dict[str, Any], wanted: bool
+) -> None:
+    for field in ("text", "inputs"):
+        found = sampling("ours", {field: PROMPT, "parameters": parameters})
+        assert found.do_sample is wanted
+    assert sampling("ours", {"text": PROMPT}, samples=True).do_sample
+    tensors = [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [PROMPT]}]
+    found = sampling("v2.infer", {"inputs": tensors, "parameters": parameters})
+    assert found.do_sample is wanted
+
+
 def test_false_is_no_temperature() -> None:
     with pytest.raises(ServingError) as refusal:
         sampling("v2.generate", {"text_input": PROMPT, "temperature": False})
     assert refusal.value.field == "temperature"
 
 
+@pytest.mark.parametrize("unsaid", [False, True])
+@pytest.mark.parametrize("operation", [*OPENAI, *GENERATE])
+def test_all_tokens_are_sampled_from_where_only_transformers_says_fifty(
+    operation: str, unsaid: bool
+) -> None:
+    """As OpenAI and vLLM do, which have the model's `top_k` where its file has one."""
+    usual = {**fields()["generation"]["sampling"], "top_k": 50}
+    endpoint = read_endpoint(json.dumps(fields(sampling=usual, top_k_is_unsaid=unsaid)))
+    body = {**body_of(operation), "temperature": 0.9}
+    assert sampling_of(endpoint, operation, body) == Sampling(
+        True, 0.9, 1.0, 0 if unsaid else 50, 1.0
+    )
+    assert sampling_of(endpoint, operation, {**body, "top_k": 7}).top_k == 7
+
+
 @pytest.mark.parametrize("operation", [*OPENAI, *GENERATE])
 def test_vllms_minus_one_leaves_every_token_in(operation: str) -> None:
-    prompts = {"prompt": PROMPT, "messages": [{"role": "user", "content": PROMPT}]}
-    name = {"openai.completions": "prompt", "openai.chat": "messages"}.get(operation, "text_input")
-    body = {name: prompts.get(name, PROMPT)}
+    body = body_of(operation)
     found = sampling(operation, {**body, "top_k": -1})
     assert (found.top_k, found.do_sample) == (0, True)
     for wrong in (-2, -1.5, "all"):

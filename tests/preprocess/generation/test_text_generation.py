@@ -149,6 +149,16 @@ async def test_an_error_in_the_middle_is_an_event_and_the_end(
     assert (got, whole) == (status, error)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("word", "status"), [("cache", 503), ("fail", 502)])
+async def test_an_error_in_the_place_of_the_first_token_has_its_status(
+    text: Asker, word: str, status: int, stream: bool
+) -> None:
+    got, body = await text.refusal({"text": f"{word} {word} w20", "stream": stream})
+    assert got == status, body
+    assert seats.taken == 0
+
+
 async def test_a_fault_of_a_stream_is_logged(text: Asker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         response = await text.ask({"text": "fail w30", "stream": True})

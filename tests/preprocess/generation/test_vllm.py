@@ -136,9 +136,11 @@ async def test_what_the_engine_refuses_has_a_status(vllm: Asker) -> None:
 
 
 async def test_an_engine_with_another_tokenizer_is_found_out(vllm: Asker) -> None:
-    status, error = await vllm.refusal({"text": "cache w30"})
-    assert (status, error["code"]) == (502, "engine_failed")
-    assert "other tokens of the prompt than the bundle's tokenizer" in error["message"]
+    for stream in (False, True):
+        status, error = await vllm.refusal({"text": "cache w30", "stream": stream})
+        assert (status, error["code"]) == (502, "engine_failed")
+        assert "other tokens of the prompt than the bundle's tokenizer" in error["message"]
+    assert seats.taken == 0
 
 
 async def test_an_error_in_the_middle_is_an_event_and_the_end(vllm: Asker) -> None:

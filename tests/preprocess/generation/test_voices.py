@@ -10,12 +10,13 @@ from preprocess.dialects import OPERATIONS
 from preprocess.dialects.generated import OPERATIONS as GENERATED
 from preprocess.generation.dialects import WAYS
 from preprocess.generation.seats import seats
-from tests.text_engine import PROMPT, Asker
+from tests.text_engine import PROMPT, VERSION, Asker
 from transformer_serving.contract.heads import GENERATION
 
 pytestmark = pytest.mark.slow
 NEXT = " w20 w21 w22"
 COMPLETIONS, CHAT = "openai.completions", "openai.chat"
+TGI_CHAT = "openai.tgi_chat"
 GREEDY = {"model": "text", "temperature": 0, "max_tokens": 3}
 MESSAGES = [{"role": "user", "content": PROMPT}]
 
@@ -88,6 +89,30 @@ async def test_a_chat_in_chunks(text: Asker) -> None:
         assert "".join(row["delta"].get("content", "") for row in rows) == " w20 w21"
         assert rows[-1]["finish_reason"] == "length"
     assert done == "[DONE]"
+
+
+@pytest.mark.parametrize("operation", [COMPLETIONS, CHAT, TGI_CHAT])
+async def test_every_answer_has_the_fingerprint_of_its_bundle(text: Asker, operation: str) -> None:
+    prompt = {"prompt": PROMPT} if operation == COMPLETIONS else {"messages": MESSAGES}
+    body = {**GREEDY, **prompt, "stream_options": {"include_usage": True}}
+    *chunks, _ = await text.events({**body, "stream": True}, operation)
+    rows = [await text.answer(body, operation), *chunks]
+    assert {row["system_fingerprint"] for row in rows} == {f"fp_{VERSION}"}
+
+
+async def test_a_chat_of_tgi_has_a_role_in_each_chunk(text: Asker) -> None:
+    """As its client `text_generation` reads them: classes with these fields, none of them optional;
+    OpenAI's own would make one word of all roles."""
+    body = {**GREEDY, "messages": MESSAGES}
+    *chunks, done = await text.events({**body, "stream": True}, TGI_CHAT)
+    assert done == "[DONE]"
+    deltas = [choice["delta"] for row in chunks for choice in row["choices"]]
+    assert {(row["role"], row["tool_calls"]) for row in deltas} == {("assistant", None)}
+    assert "".join(row["content"] for row in deltas) == NEXT
+    *chunks, _ = await text.events({**body, "stream": True}, CHAT)
+    assert [row["choices"][0]["delta"].get("role") for row in chunks] == ["assistant"] + [None] * 4
+    whole = [await text.answer(body, operation) for operation in (CHAT, TGI_CHAT)]
+    assert whole[0]["choices"] == whole[1]["choices"]
 
 
 async def test_logprobs_are_the_chosen_tokens(text: Asker) -> None:
@@ -171,6 +196,12 @@ async def test_stop_and_eos_are_both_stop(text: Asker) -> None:
         ({"presence_penalty": 0.5}, 422, "presence_penalty"),
         ({"logit_bias": {"1": 2}}, 422, "logit_bias"),
         ({"stream_options": 1}, 400, "stream_options"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, 400, "max_completion_tokens"),
+        ({"min_tokens": 2}, 422, "min_tokens"),
+        ({"min_tokens": 2, "ignore_eos": True, "stop": "w21"}, 422, "min_tokens"),
+        ({"min_tokens": "2", "ignore_eos": True}, 422, "min_tokens"),
+        ({"min_p": 0.1}, 422, "min_p"),
+        ({"stop_token_ids": [3]}, 422, "stop_token_ids"),
         ({"nothing": 1}, 400, None),
         ({"prompt": "full"}, 503, None),
     ],
@@ -208,6 +239,35 @@ async def test_a_chats_errors_name_what_a_chat_has(text: Asker) -> None:
         got, error = await text.refusal({**GREEDY, "messages": said}, CHAT)
         assert (got, error["error"]["param"]) == (status, "messages")
         assert "'text'" not in error["error"]["message"]
+
+
+NOTHING_OF_VLLM: dict[str, Any] = {
+    "min_tokens": 0, "min_p": 0.0, "skip_special_tokens": True, "stop_token_ids": [],
+    "length_penalty": 1.0, "spaces_between_special_tokens": True, "use_beam_search": False,
+    "include_stop_str_in_output": False, "prompt_logprobs": None,
+}  # fmt: skip
+MORE_THAN_NONE = {"min_tokens": 3, "ignore_eos": True, "max_tokens": 3}
+
+
+@pytest.mark.parametrize("more", [NOTHING_OF_VLLM, MORE_THAN_NONE])
+@pytest.mark.parametrize(
+    ("operation", "prompt"),
+    [
+        (COMPLETIONS, {"prompt": PROMPT}),
+        (CHAT, {"messages": MESSAGES, "add_generation_prompt": True, "verbosity": None}),
+        ("v2.generate", {"text_input": PROMPT, "exclude_input_in_output": True}),
+    ],
+)
+async def test_what_asks_for_nothing_is_taken(
+    text: Asker, operation: str, prompt: dict[str, Any], more: dict[str, Any]
+) -> None:
+    """As vLLM's clients and load generators write out its defaults."""
+    answer = await text.answer({"max_tokens": 3, "temperature": 0, **prompt, **more}, operation)
+    [row] = answer.get("choices", [answer])
+    said = (
+        row["message"]["content"] if operation == CHAT else row.get("text", row.get("text_output"))
+    )
+    assert said == NEXT
 
 
 async def test_an_error_in_openais_stream_is_its_last_event(text: Asker) -> None:
@@ -470,6 +530,10 @@ async def test_tensorrts_own_example_is_answered(text: Asker, inside: bool) -> N
         ({"max_new_tokens": 0}, 400, "max_new_tokens"),
         ({"id": "i" * 513}, 400, "id"),
         ({"nothing": 1}, 400, ""),
+        ({"max_tokens": 1, "max_new_tokens": 5}, 400, "max_tokens"),
+        ({"stop": ["tea"], "stop_words": ["teas"]}, 400, "stop_words"),
+        ({"temperature": 0.5, "parameters": {"temperature": 0.6}}, 400, "temperature"),
+        ({"parameters": {"min_tokens": 2}}, 422, "min_tokens"),
     ],
 )
 async def test_what_generate_refuses_by_the_name_that_was_sent(

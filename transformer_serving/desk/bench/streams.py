@@ -69,7 +69,6 @@ class _Stream:
     begun: float
     status: int = 0
     events: int = 0
-    tokens: int = 0
     first_s: float = 0.0
     last: float = 0.0
     done: bool = False
@@ -77,6 +76,12 @@ class _Stream:
 
     def __post_init__(self) -> None:
         self.gaps: list[float] = []
+        self._told: dict[int, int] = {}
+
+    @property
+    def tokens(self) -> int:
+        """Of all its sequences."""
+        return sum(self._told.values())
 
     def on_body(self, data: bytes) -> None:
         *rows, self.rest = (self.rest + data).split(b"\n\n")
@@ -95,16 +100,21 @@ class _Stream:
             self.first_s = at - self.begun
         self.last = at
         self.events += 1
-        self.tokens = max(self.tokens, _counted(data))
+        sequence, tokens = _counted(data)
+        self._told[sequence] = max(self._told.get(sequence, 0), tokens)
 
 
-def _counted(data: bytes) -> int:
-    """The tokens that an event says were generated; 0 where it says nothing of them."""
+def _counted(data: bytes) -> tuple[int, int]:
+    """The sequence that an event is of, and how many tokens it says were generated: none where it
+    says nothing of them. OpenAI's usage is of all sequences, and TGI's `index` is a token's.
+    """
     if b"tokens" not in data:
-        return 0
+        return 0, 0
     told: Any = json.loads(data)
-    usage = told.get("usage") or told.get("details") or told
-    return int(usage.get("generated_tokens") or usage.get("completion_tokens") or 0)
+    usage = told.get("usage") or told.get("details")
+    sequence = 0 if usage else int(told.get("index") or 0)
+    found = usage or told
+    return sequence, int(found.get("generated_tokens") or found.get("completion_tokens") or 0)
 
 
 def measure_streams(

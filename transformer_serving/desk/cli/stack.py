@@ -12,7 +12,7 @@ import os
 import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -76,8 +76,9 @@ def up(
     bundles = _demo_bundles(demo, phases) if demo else []
     with phases.phase("start the stack"):
         running = stack.start(
-            folder, ports, phases.report, open_inference=open_inference, watched=monitoring
-        )
+            folder, ports, phases.report, open_inference=open_inference, watched=monitoring,
+            settings={name: value for bundle in bundles for name, value in bundle.settings.items()},
+        )  # fmt: skip
     _show_unheard(phases.console, running)
     deployed = _deploy_demo(running, bundles, phases, key) if bundles else []
     if as_json:
@@ -158,13 +159,50 @@ def _show_requests(
         )  # fmt: skip
     for done, bundle in deployed:
         _show_curl(console, done, bundle, key)
+        _show_generate(console, done, bundle, key)
+
+
+def _show_generate(console: Console, done: Deployed, bundle: DemoBundle, key: str | None) -> None:
+    """The curl line of the generation recipe, where this stack has its path for the demo."""
+    from transformer_serving.desk.deploy.golden import ask
+    from transformer_serving.gateway.settings import GENERATE, GENERATE_ENDPOINT
+
+    wanted = bundle.settings.get(GENERATE_ENDPOINT.name)
+    if wanted is None or os.environ.get(GENERATE_ENDPOINT.name, "") not in ("", wanted):
+        return
+    url = done.url.partition("/serve/")[0] + GENERATE
+    reply = ask(url, _whole(bundle.request), headers=key_header(key))
+    if reply.status == 200 and reply.version == done.bundle_version:
+        line = _curl(url, _whole(bundle.request), key)
+        console.print(line, style="bold", soft_wrap=True, highlight=False, markup=False)
+    elif reply.status == 404:
+        console.print(
+            f"POST {GENERATE} asks no endpoint: the stack ran before, and keeps what it was "
+            "started with; after 'transformer-serving down' this command starts one that has it",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
 
 
 def _show_curl(console: Console, done: Deployed, bundle: DemoBundle, key: str | None) -> None:
     """The curl line as one can paste it, and what it answers right now; a key is not shown."""
     from transformer_serving.desk.deploy.golden import ask
 
-    request = bundle.request
+    line = _curl(done.url, bundle.request, key)
+    answer = json.dumps(ask(done.url, _whole(bundle.request), headers=key_header(key)).body)
+    console.print()
+    if bundle.about:
+        console.print(bundle.about, soft_wrap=True, highlight=False)
+    console.print(line, style="bold", soft_wrap=True, highlight=False, markup=False)
+    shown = answer if len(answer) <= 200 else f"{answer[:160]} ... ({len(answer)} characters)"
+    console.print(shown, soft_wrap=True, highlight=False, markup=False)
+
+
+def _whole(request: dict[str, Any]) -> dict[str, Any]:
+    """What comes as events is shown whole."""
+    return {name: value for name, value in request.items() if name != "stream"}
+
+
+def _curl(url: str, request: dict[str, Any], key: str | None) -> str:
     body = shlex.quote(json.dumps(request))
     # Without -N curl shows events when it has a page full of them.
     options = "-N -X" if request.get("stream") else "-X"
@@ -172,16 +210,7 @@ def _show_curl(console: Console, done: Deployed, bundle: DemoBundle, key: str | 
     if key:
         headers.append(f"{KEY_HEADER}: ${KEY_VARIABLE}")
     stated = " ".join(f'-H "{header}"' for header in headers)
-    line = f"curl {options} POST {done.url} {stated} -d {body}"
-    # What comes as events is shown whole.
-    whole = {name: value for name, value in request.items() if name != "stream"}
-    answer = json.dumps(ask(done.url, whole, headers=key_header(key)).body)
-    console.print()
-    if bundle.about:
-        console.print(bundle.about, soft_wrap=True, highlight=False)
-    console.print(line, style="bold", soft_wrap=True, highlight=False, markup=False)
-    shown = answer if len(answer) <= 200 else f"{answer[:160]} ... ({len(answer)} characters)"
-    console.print(shown, soft_wrap=True, highlight=False, markup=False)
+    return f"curl {options} POST {url} {stated} -d {body}"
 
 
 @click.command()

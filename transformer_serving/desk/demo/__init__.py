@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,12 +37,16 @@ _GENERATOR_SOURCES = (*_CONVERTING, "language_model.py", "demo/generation.py")
 
 @dataclass(frozen=True)
 class DemoBundle:
-    """A built demo model: its endpoint, its bundle folder, a request to show, and what to know."""
+    """A built demo model: its endpoint, its bundle folder, a request to show, and what to know.
+
+    `settings` are those that a stack with it has, where its user has not set them.
+    """
 
     endpoint: str
     path: Path
     request: dict[str, Any]
     about: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_demo_models(
@@ -62,13 +66,15 @@ def build_demo_models(
 def build_generation_demo(target: Path, *, report: StepReport) -> list[DemoBundle]:
     """Build the language model's bundle into `target`, or find it, as build_demo_models does."""
     from transformer_serving.desk.demo.generation import PROMPT
+    from transformer_serving.gateway.settings import GENERATE_ENDPOINT
 
     build = partial(_build_generator, report=report)
     recipe = kept.Recipe((GENERATOR,), generator_hash(), build)
     kept.bring_up_to_date(target, recipe, report)
     request = {"text": PROMPT, "stream": True}
     about = f"{GENERATOR} recites paragraphs of this project's pages and knows nothing else"
-    return [DemoBundle(GENERATOR, target / GENERATOR, request, about)]
+    settings = {GENERATE_ENDPOINT.name: GENERATOR}
+    return [DemoBundle(GENERATOR, target / GENERATOR, request, about, settings)]
 
 
 def models_hash(precision: str | None) -> str:

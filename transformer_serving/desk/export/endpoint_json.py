@@ -6,6 +6,7 @@ Tested by tests/export/test_onnx.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from transformer_serving.contract.endpoint import Endpoint, InputTensor, Limits, Tokens
@@ -15,10 +16,20 @@ from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import ModelSource
 
 LIMITS = Limits(max_texts=1024, max_characters=200_000, max_tokens=262_144, max_batch_size=64)
+# As many as OpenAI takes: of texts each gives one vector, for whose numbers answers have a bound of
+# their own (preprocess/answers/embedding.py), met at a width of 4,096.
+_MANY_TEXTS = dict.fromkeys(("sentence-embedding", "sentence-similarity"), 2048)
 # Attention over a whole text of more tokens needs gigabytes; who wants it says so.
 _LONGEST_UNASKED = 8192
 # Whose references refuse or fail where a text is too long; those of the others cut it.
 UNCUT_TASKS = ("text-classification", "fill-mask", "feature-extraction")
+
+
+def limits_of(task: str, limits: Limits = LIMITS) -> Limits:
+    """Those of the task, where nobody has said others."""
+    if limits.max_texts != LIMITS.max_texts:
+        return limits
+    return replace(limits, max_texts=_MANY_TEXTS.get(task, limits.max_texts))
 
 
 def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int]) -> Tokens:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.keys import read_keys
@@ -88,9 +89,15 @@ def check_libpython() -> None:
         raise Failure(str(error), exit_code=2) from None
 
 
-def environment_of_parts(environment: Mapping[str, str]) -> dict[str, str]:
-    """The caller's, with paths from the caller's folder whole: the parts run in another one."""
+def environment_of_parts(
+    environment: Mapping[str, str], settings: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """The caller's, with paths from the caller's folder whole: the parts run in another one.
+
+    `settings` are for a caller who has not set them; an empty variable is an unset one.
+    """
     whole = {
         name: str(Path(environment[name]).absolute()) for name in _PATHS if environment.get(name)
     }
-    return {**environment, **whole}
+    unset = {name: value for name, value in settings.items() if not environment.get(name)}
+    return {**environment, **unset, **whole}

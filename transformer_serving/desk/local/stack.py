@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
@@ -74,13 +75,15 @@ def start(
     *,
     open_inference: int | None = None,
     watched: bool = False,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Stack:
     """Bring every part up, or find it up. Raises Failure naming a wrong setting, a taken port, a
     silent part, or what the machine lacks.
 
     `ports` None keeps those of the last time, or the usual ones. `open_inference` is the port at
     which Triton's inference is open to every program of this machine; it is never kept, and
-    neither is `watched`, which has Prometheus run beside the stack, also beside one that runs.
+    neither is `watched`, which has Prometheus run beside the stack, also beside one that runs, nor
+    are `settings`, variables for whoever has not set them, which one that runs does not get.
     """
     # Whose folder it is comes first; then what is missing is said before one is made.
     load_record(state)
@@ -89,7 +92,7 @@ def start(
     watchers = monitoring.chosen(os.environ) if watched else ()
     make_private(state)
     with with_room(state), own_turn(state, report):
-        return _start(state, ports, report, open_inference, watchers)
+        return _start(state, ports, report, open_inference, watchers, settings)
 
 
 def _start(
@@ -98,6 +101,7 @@ def _start(
     report: StepReport,
     open_inference: int | None,
     watchers: tuple[str, ...],
+    settings: Mapping[str, str],
 ) -> Stack:
     record = load_record(state)
     supervisor = Supervisor(state)
@@ -115,7 +119,7 @@ def _start(
             sweep(state)
         check_ports(record.listening())
         save_record(state, record)
-        supervisor.start()
+        supervisor.start(settings)
     if watchers:
         monitoring.write_key(state, os.environ)
     started_with = supervisor.environment() if running else None

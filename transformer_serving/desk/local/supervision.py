@@ -16,9 +16,10 @@ import subprocess
 import sys
 import time
 import xmlrpc.client
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -148,8 +149,11 @@ class Supervisor:
         except (*_SILENT, psutil.Error):
             return None
 
-    def start(self) -> None:
-        """Start supervisord, without any part yet. Raises Failure when it does not come up."""
+    def start(self, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Start supervisord, without any part yet. Raises Failure when it does not come up.
+
+        `settings` are of its parts, where the environment says nothing of them.
+        """
         (self.state / "logs").mkdir(parents=True, exist_ok=True)
         # Python puts the working directory on sys.path: in the state folder itself, its
         # sub-folder `triton` would pass for the package of that name.
@@ -160,7 +164,7 @@ class Supervisor:
             [sys.executable, "-P", "-m", _SUPERVISOR, "-c", str(config)],
             cwd=self.state,
             env={
-                **environment_of_parts(os.environ),
+                **environment_of_parts(os.environ, settings),
                 MARK: str(self.state),
                 _LISTENER: str(_socket(self.state)),
                 _PYTHON: sys.executable,

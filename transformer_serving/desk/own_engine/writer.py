@@ -21,7 +21,7 @@ from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
-from transformer_serving.desk.export.endpoint_json import LIMITS, UNCUT_TASKS
+from transformer_serving.desk.export.endpoint_json import UNCUT_TASKS, limits_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.own_engine.engine import (
     check_file,
@@ -132,7 +132,7 @@ def endpoint_of(own: OwnEngine, tensors: EngineTensors, tokenizer: TokenizerFile
         outputs=(output,),
         tokens=_tokens(own, tokenizer),
         limits=replace(
-            LIMITS,
+            limits_of(own.task),
             max_batch_size=own.sizes.batch[2],
             max_call_tokens=ENGINES[engine_of(own.file)].call_tokens,
         ),

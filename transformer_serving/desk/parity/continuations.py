@@ -14,15 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from preprocess.generation.prompt import text_of
-from transformer_serving.desk.builders.files import EngineFiles
-from transformer_serving.desk.builders.language_model import open_language_model_engine
 from transformer_serving.desk.export.language_model import load_language_model
 from transformer_serving.desk.export.onnx import quiet
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.check import WorstCase
 from transformer_serving.desk.parity.texts import parity_texts
 from transformer_serving.desk.source.language_model import LanguageModelSource
-from transformer_serving.engine.proof.greedy import GreedyProof, prove_greedy
+from transformer_serving.engine.proof.greedy import Generate, GreedyProof, prove_greedy
 from transformer_serving.engine.proof.greedy_set import GreedyRow, GreedySet, GreedyTolerance
 
 REFERENCE = "transformers.generate"
@@ -74,6 +72,10 @@ class Continuations:
 
     def asked_of(self, precision: str) -> GreedySet:
         return GreedySet(REFERENCE, precision, TOLERANCES[precision], self.spread, self.rows)
+
+    def margin_of(self, precision: str) -> float:
+        """Within which an engine of it may take another token, in scores."""
+        return TOLERANCES[precision].margin * self.spread
 
     def kept(self, precision: str) -> GreedySet:
         """What the bundle carries; the shortest prompt where all are long."""
@@ -209,11 +211,11 @@ def _stop_of(continuation: Sequence[int]) -> int:
     return continuation[next((at for at in fresh if at >= half), fresh[-1])]
 
 
-def compare_continuations(case: Continuations, files: EngineFiles) -> ContinuationReport:
+def compare_continuations(
+    case: Continuations, precision: str, engine: Generate
+) -> ContinuationReport:
     """The engine's tokens against the reference's; no refusal."""
-    with open_language_model_engine(files) as engine:
-        found = prove_greedy(case.asked_of(files.precision), engine)
-    return _report(case, files.precision, found)
+    return _report(case, precision, prove_greedy(case.asked_of(precision), engine))
 
 
 def _report(case: Continuations, precision: str, found: GreedyProof) -> ContinuationReport:

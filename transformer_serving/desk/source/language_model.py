@@ -168,6 +168,7 @@ def _generation(
             if isinstance(text, str)
         },
         chat_template=_chat_template(loaded.chat_template),
+        top_k_is_unsaid=_top_k(defaults) is None,
     )
 
 
@@ -222,14 +223,19 @@ def _sampling(defaults: Mapping[str, Any]) -> Sampling:
         usable = isinstance(value, int | float) and LEAST_SAMPLING < value <= most
         return float(value) if usable and value is not None else unsaid
 
-    top_k = defaults.get("top_k")
+    top_k = _top_k(defaults)
     return Sampling(
         do_sample=bool(defaults.get("do_sample")),
         temperature=number("temperature", 1.0, 100.0),
         top_p=number("top_p", 1.0, 1.0),
-        top_k=top_k if isinstance(top_k, int) and top_k >= 0 else _TOP_K,
+        top_k=_TOP_K if top_k is None else top_k,
         repetition_penalty=number("repetition_penalty", 1.0, 100.0),
     )
+
+
+def _top_k(defaults: Mapping[str, Any]) -> int | None:
+    found = defaults.get("top_k")
+    return found if isinstance(found, int) and found >= 0 else None
 
 
 def _chat_template(found: Any) -> str | None:

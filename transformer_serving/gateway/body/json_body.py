@@ -22,6 +22,7 @@ _TOO_DEEP = "depth limit"
 # others' for as long as the last one took: an answer takes several of its turns. A thread gains
 # nothing: orjson keeps the interpreter's lock (docs/decisions/gateway.md).
 _LARGE = 65_536
+_NO_ASCII = 0x80
 
 
 @lru_cache(maxsize=64)
@@ -35,6 +36,19 @@ def says_json(content_type: bytes | None) -> bool:
     return mime.get_content_maintype() == "application" and (
         subtype == "json" or subtype.endswith("+json")
     )
+
+
+@lru_cache(maxsize=64)
+def may_be_json(content_type: bytes | None) -> bool:
+    """Whether a body of this content type, which is not parsed for it, may be JSON: none at all,
+    as many clients send that write their JSON themselves, or another name for JSON's.
+    """
+    if not content_type:
+        return True
+    mime = MimeMessage()
+    mime["content-type"] = content_type.decode("latin-1")
+    subtype = mime.get_content_subtype()
+    return subtype in ("json", "x-json") or subtype.endswith("+json")
 
 
 class Parser:
@@ -66,12 +80,35 @@ class Parser:
             raise ServingError("malformed_body", "the body is empty")
         if not is_json:
             return raw
-        check_elements(raw, self._max_elements)
+        text = as_utf8(raw)
+        check_elements(text, self._max_elements)
         if ours:
-            return parse_object(raw)
+            return parse_object(text)
         if raw:
-            check_acceptable(raw)
+            check_acceptable(text)
         return raw
+
+
+def as_utf8(raw: bytes) -> bytes:
+    """JSON in any encoding that Python's own parser, and with it the host, would know it in; a
+    mark at its begin is none of it. Raises ServingError (400).
+
+    Before elements are counted: quotes of other encodings could hide some.
+    """
+    # JSON of an object begins with two characters of ASCII. In UTF-16 and UTF-32 one of the first
+    # two bytes is 0, or they are the mark.
+    if len(raw) < 2 or (0 < raw[0] < _NO_ASCII and raw[1]):
+        return raw
+    encoding = json.detect_encoding(raw)
+    if encoding == "utf-8":
+        return raw
+    try:
+        # What is wrong with lone surrogates is said where they are read.
+        return raw.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise ServingError(
+            "malformed_body", f"the body begins as {encoding} and is none; send UTF-8"
+        ) from None
 
 
 def check_elements(raw: bytes, limit: int) -> None:

@@ -5,8 +5,9 @@ Tested by tests/gateway/test_descriptions.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError
@@ -22,7 +23,8 @@ KIT = "transformer-serving"
 
 class Question(NamedTuple):
     """A GET of another protocol: `target` is None where it names no endpoint, `key` where the
-    gateway has none, `host` the host's module, `by_setting` the endpoint that POST /generate asks.
+    gateway has none, `host` the host's module, `by_setting` the endpoints that POST asks at the
+    paths of settings.
     """
 
     target: RequestedEndpoint | None
@@ -31,7 +33,7 @@ class Question(NamedTuple):
     health: Health
     metrics: Metrics
     host: Any = None
-    by_setting: RequestedEndpoint | None = None
+    by_setting: Mapping[str, RequestedEndpoint] = MappingProxyType({})
 
     @property
     def endpoint(self) -> RequestedEndpoint:

@@ -5,6 +5,7 @@ Tested by tests/gateway/test_descriptions.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from transformer_serving.gateway.descriptions.description import KIT, Question
@@ -22,12 +23,17 @@ async def models(question: Question) -> tuple[int, Any]:
     """Those that /v1/embeddings or /v1/completions can be asked of, canary routes among them."""
     cards = await question.cards.all(question.key)
     cards |= await question.cards.routed(question.key)
-    rows = [
-        _row(name)
-        for name, card in sorted(cards.items())
-        if not _OPERATIONS.isdisjoint(card["operations"])
-    ]
-    return 200, {"object": "list", "data": rows}
+    return 200, list_of(
+        [
+            name
+            for name, card in sorted(cards.items())
+            if not _OPERATIONS.isdisjoint(card["operations"])
+        ]
+    )
+
+
+def list_of(names: Sequence[str]) -> dict[str, Any]:
+    return {"object": "list", "data": [_row(name) for name in names]}
 
 
 async def model(question: Question) -> tuple[int, Any]:

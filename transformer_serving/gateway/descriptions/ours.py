@@ -25,7 +25,6 @@ async def endpoints(question: Question) -> tuple[int, Any]:
 async def openapi(question: Question) -> tuple[int, Any]:
     cards = await question.cards.listed(question.key)
     routed = await question.cards.routed(question.key)
-    named = question.by_setting
-    generates = None if named is None else endpoint_url(named)
+    by_setting = {path: endpoint_url(named) for path, named in question.by_setting.items()}
     host = question.host.app.openapi()
-    return 200, document(host, cards, question.key, generates, routed)
+    return 200, document(host, cards, question.key, by_setting, routed)

@@ -38,22 +38,54 @@ async def model(question: Question) -> tuple[int, Any]:
     """The tensors that it takes: the body's fields, and the task's parameters."""
     target = question.endpoint
     card = await question.cards.of(target)
+    return 200, {
+        "name": target.model,
+        "versions": question.cards.versions_of(target),
+        "platform": KIT,
+        "inputs": _inputs(card),
+        "outputs": [_output(card)],
+    }
+
+
+async def config(question: Question) -> tuple[int, Any]:
+    """The same as Triton's ModelConfig, which its clients ask before they send anything.
+
+    Of an endpoint, not of the model in Triton behind it: a request has a list of texts, so its
+    first size is no batch's.
+    """
+    target = question.endpoint
+    card = await question.cards.of(target)
+    required = {
+        row["name"]: row.get("required", False) for row in (*card["fields"], *card["parameters"])
+    }
+    return 200, {
+        "name": target.model,
+        "platform": KIT,
+        "backend": KIT,
+        "max_batch_size": 0,
+        "input": [
+            _configured(row) | {"optional": not required[row["name"]]} for row in _inputs(card)
+        ],
+        "output": [_configured(_output(card))],
+    }
+
+
+def _configured(tensor: dict[str, Any]) -> dict[str, Any]:
+    datatype = tensor["datatype"]
+    named = "STRING" if datatype == "BYTES" else datatype
+    return {"name": tensor["name"], "data_type": f"TYPE_{named}", "dims": tensor["shape"]}
+
+
+def _inputs(card: Card) -> list[dict[str, Any]]:
     inputs = [
         {"name": field["name"], "datatype": "BYTES", "shape": _ANY if field["many"] else _ONE}
         for field in card["fields"]
     ]
-    inputs += [
+    return inputs + [
         # Cards of older kits have no schema of a parameter; one that takes a list has no type.
         _tensor(row["name"], row.get("schema", {}).get("type"))
         for row in card["parameters"]
     ]
-    return 200, {
-        "name": target.model,
-        "versions": [] if target.version is None else [target.version],
-        "platform": KIT,
-        "inputs": inputs,
-        "outputs": [_output(card)],
-    }
 
 
 def _tensor(name: str, kind: str | None) -> dict[str, Any]:

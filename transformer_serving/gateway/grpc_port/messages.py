@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
+from google.protobuf import json_format  # type: ignore[import-untyped]  # no stubs wanted
 from tritonclient.grpc import service_pb2 as messages
 
 from transformer_serving.contract.errors import ServingError
@@ -190,6 +191,12 @@ def _varint(number: int) -> bytes:
         found.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes([*found, number])
+
+
+def model_config(told: Mapping[str, Any]) -> Any:
+    """The ModelConfigResponse of what HTTP says."""
+    response = messages.ModelConfigResponse()
+    return json_format.ParseDict({"config": told}, response)
 
 
 def model_metadata(told: Mapping[str, Any]) -> Any:

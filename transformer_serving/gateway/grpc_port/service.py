@@ -1,6 +1,6 @@
 """The calls of `inference.GRPCInferenceService` that are answered, one row each.
 
-Those that are no row, Triton's own repository among them, are UNIMPLEMENTED.
+Those that are no row, Triton's own repository and statistics among them, are UNIMPLEMENTED.
 
 Tested by tests/gateway/test_grpc.py.
 """
@@ -26,6 +26,7 @@ from transformer_serving.gateway.grpc_port.messages import (
     check_elements,
     infer_response,
     is_answered_raw,
+    model_config,
     model_metadata,
 )
 from transformer_serving.gateway.grpc_port.reading import Reading
@@ -114,6 +115,11 @@ CALLS = {
         messages.ModelMetadataRequest, messages.ModelMetadataResponse,
         lambda request: _model(request, request.version),
         lambda answer: model_metadata(orjson.loads(answer.body)),
+    ),
+    "ModelConfig": Call(
+        messages.ModelConfigRequest, messages.ModelConfigResponse,
+        lambda request: _model(request, request.version, "/config"),
+        lambda answer: model_config(orjson.loads(answer.body)),
     ),
     "ModelInfer": Call(
         messages.ModelInferRequest, messages.ModelInferResponse, _infer_path,

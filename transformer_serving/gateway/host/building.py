@@ -9,7 +9,16 @@ Tested by tests/gateway/test_short_way.py.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
+
+from transformer_serving.gateway.host.code_files import (
+    PATIENCE_S,
+    CodeMissingError,
+    artifact_of,
+    code_files,
+    lacks_code,
+)
 
 # As the host's process_request waits, without its random part.
 _UPDATE_WAIT_S = 0.5
@@ -34,52 +43,117 @@ def preprocess_of(processor: Any, url: str) -> Any:
     return getattr(processor._engine_processor_lookup.get(url), "_preprocess", None)
 
 
-async def build(processor: Any, url: str) -> None:
-    """Build the endpoint's engine object where it is missing. Raises what its code raises.
+class Builder:
+    """Builds the endpoints of the host's processor and asks them.
 
-    Only Triton endpoints: ours are, and other engines would load their models.
+    An endpoint whose code has not come yet is answered by the one that was built before under its
+    name, where there is one: a store that does not answer takes nothing that serves.
     """
-    await _enter(processor)
-    try:
-        _build(processor, url)
-    finally:
-        processor._request_processing_state.dec()
 
+    def __init__(self, host: Any) -> None:
+        self._host = host
+        # Those that wait for code; some are in the host's place as they were built before.
+        self._waiting: set[str] = set()
+        self._before: dict[str, Any] = {}
 
-async def ask_itself(host: Any, url: str, body: Any) -> Any:
-    """What the endpoint itself answers: by the three steps that process_request would take, without
-    ClearML's statistics of them and without the draw of the canary route that may have its name.
-    Raises what its code raises, and as the host does where the endpoint went.
-    """
-    processor = host.processor
-    await _enter(processor)
-    try:
-        # A change of the configuration may have just taken it away.
-        _build(processor, url)
-        if not is_built(processor, url):
-            raise host.EndpointNotFoundException(f"Model inference endpoint '{url}' not found")
-        engine = processor._engine_processor_lookup[url]
-        state: dict[str, Any] = {}
-        outcome = body
-        for step, is_async in (
-            (engine.preprocess, engine.is_preprocess_async),
-            (engine.process, engine.is_process_async),
-            (engine.postprocess, engine.is_postprocess_async),
-        ):
-            outcome = step(outcome, state, None)
-            if is_async:
-                outcome = await outcome
-        return outcome
-    finally:
-        processor._request_processing_state.dec()
+    async def fetch(self, urls: Iterable[str], patience_s: float) -> None:
+        """Have what is missing of their code fetched, of all at once, and wait for it a while."""
+        processor = self._host.processor
+        known = processor.get_endpoints()
+        self._waiting.intersection_update(known)
+        for gone in self._before.keys() - known.keys():
+            del self._before[gone]
+        coming = []
+        for url in urls:
+            if url in known and (url in self._waiting or not is_built(processor, url)):
+                artifact = artifact_of(processor._task, known[url])
+                if artifact is not None:
+                    coming.append(code_files().come(artifact, url, patience_s))
+        await asyncio.gather(*coming)
 
+    def waits(self, url: str) -> bool:
+        """Whether nobody can answer for it before its code has come."""
+        processor = self._host.processor
+        return (
+            url in self._waiting
+            and not is_built(processor, url)
+            and url in processor.get_endpoints()
+        )
 
-def _build(processor: Any, url: str) -> None:
-    endpoint = processor.get_endpoints().get(url)
-    if is_built(processor, url) or endpoint is None or endpoint.engine_type != "triton":
-        return
-    engine = engine_class(endpoint.engine_type)
-    processor._engine_processor_lookup[url] = engine(model_endpoint=endpoint, task=processor._task)
+    def is_due(self, url: str) -> bool:
+        """Whether code has come that it waited for."""
+        if url not in self._waiting:
+            return False
+        endpoint = self._host.processor.get_endpoints().get(url)
+        return endpoint is not None and not lacks_code(self._host.processor._task, endpoint)
+
+    async def build(self, url: str) -> None:
+        """Build the endpoint's engine object where it is missing. Raises what its code raises, and
+        CodeMissingError.
+
+        Only Triton endpoints: ours are, and other engines would load their models.
+        """
+        processor = self._host.processor
+        # Not counted as a request: a change of the configuration would wait for the store.
+        await self.fetch([url], PATIENCE_S)
+        await _enter(processor)
+        try:
+            self._build(url)
+        finally:
+            processor._request_processing_state.dec()
+
+    async def ask_itself(self, url: str, body: Any) -> Any:
+        """What the endpoint itself answers: by the three steps that process_request would take,
+        without ClearML's statistics of them and without the draw of the canary route that may have
+        its name. Raises what its code raises, and as the host does where the endpoint went.
+        """
+        processor = self._host.processor
+        await _enter(processor)
+        try:
+            # A change of the configuration may have just taken it away.
+            self._build(url)
+            if not is_built(processor, url):
+                raise self._host.EndpointNotFoundException(
+                    f"Model inference endpoint '{url}' not found"
+                )
+            engine = processor._engine_processor_lookup[url]
+            state: dict[str, Any] = {}
+            outcome = body
+            for step, is_async in (
+                (engine.preprocess, engine.is_preprocess_async),
+                (engine.process, engine.is_process_async),
+                (engine.postprocess, engine.is_postprocess_async),
+            ):
+                outcome = step(outcome, state, None)
+                if is_async:
+                    outcome = await outcome
+            return outcome
+        finally:
+            processor._request_processing_state.dec()
+
+    def _build(self, url: str) -> None:
+        processor = self._host.processor
+        built = processor._engine_processor_lookup
+        if url in built and url not in self._waiting:
+            return
+        endpoint = processor.get_endpoints().get(url)
+        if endpoint is None:
+            return
+        if lacks_code(processor._task, endpoint):
+            self._waiting.add(url)
+            if url not in built:
+                if url not in self._before:
+                    raise CodeMissingError
+                built[url] = self._before[url]
+            return
+        self._waiting.discard(url)
+        if endpoint.engine_type != "triton":
+            return
+        # Not the one before, should the new code not load.
+        built.pop(url, None)
+        engine = engine_class(endpoint.engine_type)
+        built[url] = engine(model_endpoint=endpoint, task=processor._task)
+        self._before[url] = built[url]
 
 
 async def wait_for_update(processor: Any) -> None:

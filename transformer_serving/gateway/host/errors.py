@@ -21,6 +21,7 @@ from transformer_serving.contract.dialects import current_dialect
 from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError, unknown_endpoint
 from transformer_serving.contract.worker.fault_lines import Faults, tell
 from transformer_serving.contract.worker.request_context import current_request_id
+from transformer_serving.gateway.host.code_files import CodeMissingError
 
 log = logging.getLogger("transformer_serving.gateway")
 
@@ -47,8 +48,10 @@ class Row:
 
 
 def host_error_table(host: Any) -> tuple[Row, ...]:
-    """The `except` clauses of the host's serve_model, in their order."""
+    """The `except` clauses of the host's serve_model, in their order, behind our own."""
+    missing = CodeMissingError()
     return (
+        Row(CodeMissingError, missing.kind.code, missing.message, None),
         Row(
             host.EndpointNotFoundException,
             *_UNKNOWN, None,
@@ -105,7 +108,9 @@ class ErrorResponse(Response):
         error = ServingError(code, message)
         dialect = current_dialect()
         body = orjson.dumps(dialect.error_body(error))
-        super().__init__(body, dialect.status(error), None, "application/json", background)
+        after = error.retry_after_s
+        headers = None if after is None else {"retry-after": str(after)}
+        super().__init__(body, dialect.status(error), headers, "application/json", background)
         self.code = code
 
 

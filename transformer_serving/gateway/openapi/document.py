@@ -24,7 +24,7 @@ from transformer_serving.gateway.openapi.responses import (
     not_ready,
     responses,
 )
-from transformer_serving.gateway.routes import GENERATE, ROUTES, Route
+from transformer_serving.gateway.routes import ROUTES, Route
 
 Card = Mapping[str, Any]
 Cards = Mapping[str, Card | None]
@@ -35,7 +35,7 @@ _ANYTHING: dict[str, Any] = {}
 _OF_THE_HOST = "clearml-serving"
 _JSON, _EVENTS, _BYTES = "application/json", "text/event-stream", "application/octet-stream"
 # What no canary route has, behind which there may be several.
-_OF_ONE = ("v2.model", "tei.info")
+_OF_ONE = ("v2.model", "v2.config", "tei.info", "tgi.info", "hf.info")
 _HEALTH = (
     ("/health/live", "Whether the worker runs", (200,)),
     ("/health/ready", "Whether requests should be sent to the worker", (200, 503)),
@@ -52,13 +52,13 @@ def document(
     host: Mapping[str, Any],
     cards: Cards,
     key: Key | None,
-    generates: str | None = None,
+    by_setting: Mapping[str, str] = MappingProxyType({}),
     routed: Mapping[str, Card] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """`cards` by the name of the endpoint, None of those that have none; `key` is the one that
-    asked, None where the gateway has none. `host` is clearml-serving's own document, `generates`
-    the endpoint that POST /generate asks, where a setting names one. `routed` has operations and
-    task of what is behind the canary routes.
+    asked, None where the gateway has none. `host` is clearml-serving's own document, `by_setting`
+    has the endpoint that POST asks at each path of a setting. `routed` has operations and task of
+    what is behind the canary routes.
     """
     is_bound = key is not None and key.endpoints is not None
     made = copy.deepcopy(dict(host))
@@ -71,7 +71,7 @@ def document(
         components["securitySchemes"] = _SCHEMES
         made["security"] = [{name: []} for name in _SCHEMES]
     paths = {
-        **_endpoints(cards), **_generate(cards, generates),
+        **_endpoints(cards), **_by_setting(cards, by_setting),
         **_routes({**cards, **routed}, routed), **_health(cards, is_bound=is_bound),
     }  # fmt: skip
     if key is None:
@@ -84,11 +84,13 @@ def _endpoints(cards: Cards) -> Paths:
     return {f"/serve/{quote(name)}": {"post": _serve(name, card)} for name, card in cards.items()}
 
 
-def _generate(cards: Cards, named: str | None) -> Paths:
-    """The path of the endpoint that a setting names, for those who may ask it."""
-    if named is None or named not in cards:
-        return {}
-    return {GENERATE: {"post": {**_serve(named, cards[named]), "operationId": GENERATE}}}
+def _by_setting(cards: Cards, named: Mapping[str, str]) -> Paths:
+    """The paths of the endpoints that settings name, for those who may ask these."""
+    return {
+        path: {"post": {**_serve(name, cards[name]), "operationId": path}}
+        for path, name in named.items()
+        if name in cards
+    }
 
 
 def _serve(name: str, card: Card | None) -> dict[str, Any]:

@@ -24,6 +24,12 @@ from clearml.config import ConfigWrapper
 from transformer_serving.contract.naming import AUTO_UPDATED, name_fault, triton_model_name
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
+from transformer_serving.contract.worker.sdk_patience import (
+    login_refusal,
+    raise_here,
+    refusal,
+    wait_between_tries,
+)
 from transformer_serving.engine.controller.control_plane import serving_configuration
 from transformer_serving.engine.controller.control_plane.gone_tasks import GoneTasks
 from transformer_serving.engine.controller.control_plane.lost_adds import LostAdds
@@ -44,6 +50,7 @@ with hidden_frameworks():
     from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 
 parse_sections_once()
+wait_between_tries()
 _PAGE = 500
 _LOST = (
     "another writer at the same time undid its last 'clearml-serving model add'; add it again, "
@@ -220,9 +227,12 @@ class ClearmlControlPlane:
         return serving_configuration.tag(self._connected()._task, model, tag)
 
     def close(self) -> None:
+        raise_here(ControlPlaneError)
         if self._own_task is not None:
-            self._own_task.flush(wait_for_uploads=True)
-            self._own_task.mark_stopped(force=True)
+            # What ClearML refuses now, nobody waits for.
+            with contextlib.suppress(ControlPlaneError):
+                self._own_task.flush(wait_for_uploads=True)
+                self._own_task.mark_stopped(force=True)
 
     @contextlib.contextmanager
     def _read_anew(self, task: Task) -> Iterator[None]:
@@ -233,15 +243,20 @@ class ClearmlControlPlane:
         before = task.data
         yield
         if task.data is None or task.data is before or str(task.id) != self._serving_id:
-            raise ControlPlaneError(f"serving task {self._serving_id} could not be read")
+            refused = refusal()
+            unread = f"serving task {self._serving_id} could not be read"
+            raise ControlPlaneError(unread if refused is None else refused.text)
 
     def _connected(self) -> ModelRequestProcessor:
+        # It has Sync to tell of a refusal; the SDK's own threads have nobody, and wait.
+        raise_here(ControlPlaneError)
         if self._processor is None:
             ConfigWrapper.set_overrides({"api": {"http": _HTTP}})
             try:
                 self._processor = ModelRequestProcessor(task_id=self._serving_id)
             except LoginError as error:
-                raise ControlPlaneError(_login_fault(str(error))) from None
+                fault = login_refusal(Session.get_api_server_host(), error)
+                raise ControlPlaneError(fault.text) from None
         return self._processor
 
     def _engine_task(self, processor: ModelRequestProcessor) -> Task:
@@ -272,13 +287,6 @@ class ClearmlControlPlane:
             fingerprint=hashlib.sha256(meaning.encode()).hexdigest(),
             content=f"{endpoint.model_id} {content}",
         )
-
-
-def _login_fault(text: str) -> str:
-    host = Session.get_api_server_host()
-    if "ConnectionError" in text or "Timeout" in text:
-        return f"no answer from {host}"
-    return f"{host} refused the login; check CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY"
 
 
 def _fields(endpoint: ModelEndpoint) -> EndpointFields:

@@ -1,0 +1,62 @@
+"""A body that came as bytes: a text, or JSON whose content type does not say so.
+
+Tested by tests/preprocess/test_raw_body.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import orjson
+
+from transformer_serving.contract.errors import ServingError
+
+# Blanks before an object that are looked past.
+_BEGIN = 64
+# Of JSON that no gateway has counted: as many elements as it takes by default.
+_MAX_MARKS = 100_000
+
+
+def as_meant(body: Any, fields: Collection[str]) -> Any:
+    """The object, of a body of which nobody said what it is, where it has one of the fields; any
+    other body as it is.
+    """
+    if not getattr(body, "is_untyped", False):
+        return body
+    sent = _object_with(body, fields)
+    return body if sent is None else sent
+
+
+def text_of(raw: bytes, fields: Collection[str]) -> str:
+    """Raises ServingError (400) for what is no UTF-8, and for JSON with one of the fields: as a
+    text it would be answered, and nobody would see why so.
+    """
+    refuse_json(raw, fields)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise ServingError("malformed_body", "the raw body is not UTF-8") from None
+
+
+def refuse_json(raw: bytes, fields: Collection[str]) -> None:
+    """Raises ServingError (400) for JSON with one of the fields."""
+    if _object_with(raw, fields) is not None:
+        raise ServingError(
+            "malformed_body",
+            "this is JSON, and came as another type: send 'Content-Type: application/json'",
+        )
+
+
+def _object_with(raw: bytes, fields: Collection[str]) -> dict[str, Any] | None:
+    """The JSON object with one of the fields that the bytes are; None of a text."""
+    if not raw[:_BEGIN].lstrip().startswith(b"{"):
+        return None
+    if sum(map(raw.count, (b",", b"[", b"{"))) > _MAX_MARKS:
+        return None
+    try:
+        # It takes no class of ours.
+        sent = orjson.loads(memoryview(raw))
+    except orjson.JSONDecodeError:
+        return None
+    return sent if any(name in sent for name in fields) else None

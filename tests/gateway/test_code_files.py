@@ -1,0 +1,351 @@
+"""What holds a file of ClearML's storage up, holds nothing else up: with the host's own classes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import threading
+import zipfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from clearml_serving.serving.endpoints import ModelEndpoint
+from clearml_serving.serving.model_request_processor import (
+    EndpointNotFoundException,
+    FastWriteCounter,
+    ModelRequestProcessor,
+)
+from clearml_serving.serving.preprocess_service import BasePreprocessRequest
+
+from tests.gateway.played_host import host_of
+from transformer_serving.gateway import golden_rounds
+from transformer_serving.gateway.front_door import FrontDoor
+from transformer_serving.gateway.host import building, code_files
+from transformer_serving.gateway.settings import read_settings
+
+CODE = """
+from starlette.responses import JSONResponse
+
+
+class Preprocess:
+    serves_responses = {ours}
+    operations = frozenset()
+
+    def preprocess(self, body, state, collect=None):
+        return body
+
+    async def process(self, data, state, collect=None):
+        return data
+
+    def postprocess(self, data, state, collect=None):
+        return JSONResponse({{"code": "{says}"}})
+"""
+TENSORS = {
+    "input_name": "x", "input_type": "float32", "input_size": [1], "output_name": "y",
+    "output_type": "float32", "output_size": [1],
+}  # fmt: skip
+
+
+class Artifact:
+    """Of the serving task, in a store that is well or not."""
+
+    type = "custom"
+
+    def __init__(self, folder: Path, name: str, says: str, *, ours: bool = True) -> None:
+        self.name = name
+        self.url = f"https://me:secret@store.example/{folder.name}/{name}?signature=secret"
+        self.file = folder / f"{says}.py"
+        self.file.write_text(CODE.format(says=says, ours=ours))
+        self.hash = hashlib.sha256(self.file.read_bytes()).hexdigest()
+        self.store = "well"
+        self.let_go = threading.Event()
+        self.asked: list[threading.Thread] = []
+
+    def get_local_copy(self, extract_archive: bool = True, force_download: bool = False) -> Any:
+        self.asked.append(threading.current_thread())
+        if self.store == "hangs":
+            # Were it in the loop, the test would still end.
+            self.let_go.wait(30)
+        if self.store == "raises":
+            raise ConnectionError("of the store")
+        return None if self.store == "refuses" else str(self.file)
+
+
+class Task:
+    id = "0" * 32
+
+    def __init__(self, *artifacts: Artifact) -> None:
+        self.artifacts = {one.name: one for one in artifacts}
+
+
+def processor_of(task: Task, **endpoints: str) -> Any:
+    """The host's own, that serves each endpoint by the artifact of that name."""
+    made = ModelRequestProcessor.__new__(ModelRequestProcessor)
+    made._task, made._canary_route, made._engine_processor_lookup = task, {}, {}
+    made._model_monitoring_endpoints, made._metric_logging = {}, {}
+    made._kafka_stats_url, made._update_lock_flag = None, False
+    made._request_processing_state = FastWriteCounter()
+    made._sync_daemon_thread = threading.current_thread()
+    made._endpoints = {url: endpoint(url, name) for url, name in endpoints.items()}
+    return made
+
+
+def endpoint(url: str, artifact: str, engine: str = "triton") -> Any:
+    return ModelEndpoint(
+        engine_type=engine, serving_url=url, model_id="m", preprocess_artifact=artifact, **TENSORS
+    )
+
+
+@pytest.fixture(autouse=True)
+def beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's classes as the gateway has them, and no pause of a second."""
+    for owner, name in (
+        (ModelRequestProcessor, "deserialize"),
+        (BasePreprocessRequest, "__init__"),
+        (BasePreprocessRequest, "_instantiate_custom_preprocess_cls"),
+    ):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    code_files.fetch_beside(ModelRequestProcessor, BasePreprocessRequest)
+    code_files.code_files.cache_clear()
+    for module in (building, golden_rounds):
+        monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(golden_rounds, "_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(golden_rounds, "EVERY_S", 0.1)
+    monkeypatch.setattr(golden_rounds, "_LOOK_S", 0.05)
+    monkeypatch.setattr(code_files, "_FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(code_files, "_LONGEST_PAUSE_S", 0.2)
+
+
+class Gateway:
+    def __init__(self, processor: Any) -> None:
+        self.host = host_of(processor)
+        self.host.EndpointNotFoundException = EndpointNotFoundException
+        self.door = FrontDoor(self.host, read_settings({}))
+        transport = httpx.ASGITransport(self.door)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://gateway")
+
+    async def ask(self, url: str) -> httpx.Response:
+        return await self.client.post(f"/serve/{url}", json={})
+
+    async def says(self, url: str) -> Any:
+        answer = await self.ask(url)
+        return answer.json()["code"] if answer.status_code in (200, 503) else answer.status_code
+
+    async def golden(self, url: str) -> Any:
+        answer = await self.client.get(f"/health/endpoints/{url}")
+        return answer.json()["state"]
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """For a while that no machine needs."""
+        async with asyncio.timeout(60):
+            while not await holds():
+                await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def serving(processor: Any) -> AsyncIterator[Gateway]:
+    gateway = Gateway(processor)
+    gateway.door._rounds.start()
+    try:
+        yield gateway
+    finally:
+        gateway.door._rounds.stop()
+        await gateway.client.aclose()
+
+
+@pytest.mark.parametrize("store", ["hangs", "refuses", "raises"])
+async def test_one_file_that_does_not_come_leaves_the_other_endpoints_alone(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(golden_rounds, "_TIMEOUT_S", 0.05)
+    bad, good = Artifact(tmp_path, "py_bad", "bad"), Artifact(tmp_path, "py_good", "good")
+    bad.store = store
+    caplog.set_level("INFO")
+    async with serving(processor_of(Task(bad, good), bad="py_bad", good="py_good")) as gateway:
+        for _ in range(3):
+            answer = await gateway.ask("bad")
+            assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+            assert answer.headers["retry-after"]
+            assert await gateway.says("good") == "good"
+            assert (await gateway.client.get("/health/live")).status_code == 200
+        await gateway.until(lambda: ready(gateway))
+        row = (await gateway.client.get("/health/endpoints/bad")).json()
+        assert row["state"] == "failed"
+        assert row["reason"].startswith("503 unavailable")
+        assert await gateway.golden("good") != "failed"
+        bad.store = "well"
+        bad.let_go.set()
+        await gateway.until(lambda: is_ok(gateway, "bad"))
+        assert await gateway.says("bad") == "bad"
+    assert threading.main_thread() not in {*bad.asked, *good.asked}
+    assert "https://store.example/" in caplog.text
+    assert "secret" not in caplog.text
+    said = {"hangs": "still waiting", "refuses": "no copy came", "raises": "ConnectionError"}
+    assert said[store] in caplog.text
+    lines = [one for one in caplog.messages if one.startswith("endpoint bad")]
+    assert [one.endswith("is here") for one in lines].index(True) == len(lines) - 1
+
+
+async def ready(gateway: Gateway) -> bool:
+    return (await gateway.client.get("/health/ready")).status_code == 200
+
+
+async def is_ok(gateway: Gateway, url: str) -> bool:
+    return bool(await gateway.golden(url) == "ok")
+
+
+async def test_an_update_is_served_by_the_code_before_until_its_own_has_come(
+    tmp_path: Path,
+) -> None:
+    old, new = Artifact(tmp_path, "py_a", "old"), Artifact(tmp_path, "py_a", "new")
+    task = Task(old)
+    processor = processor_of(task, a="py_a")
+    async with serving(processor) as gateway:
+        assert await gateway.says("a") == "old"
+        new.store = "refuses"
+        # As the host takes a change over.
+        task.artifacts["py_a"] = new
+        for _ in range(2):
+            processor._endpoints = {"a": endpoint("a", "py_a")}
+            processor._engine_processor_lookup = {}
+            for _ in range(3):
+                assert await gateway.says("a") == "old"
+        asked = len(new.asked)
+        await gateway.until(lambda: more_than(asked, new))
+        new.store = "well"
+        await gateway.until(lambda: said(gateway, "a", "new"))
+        # One that is removed is not served by anything, nor after it came back with other code.
+        processor._endpoints, processor._engine_processor_lookup = {}, {}
+        assert await gateway.says("a") == 404
+        await gateway.until(lambda: forgotten(gateway, "a"))
+    assert threading.main_thread() not in {*old.asked, *new.asked}
+
+
+async def more_than(asked: int, artifact: Artifact) -> bool:
+    return len(artifact.asked) > asked
+
+
+async def said(gateway: Gateway, url: str, code: str) -> bool:
+    return bool(await gateway.says(url) == code)
+
+
+async def forgotten(gateway: Gateway, url: str) -> bool:
+    return (await gateway.client.get(f"/health/endpoints/{url}")).status_code == 404
+
+
+async def test_an_endpoint_that_waits_and_is_removed_is_not_known(tmp_path: Path) -> None:
+    bad = Artifact(tmp_path, "py_bad", "bad")
+    bad.store = "refuses"
+    processor = processor_of(Task(bad), bad="py_bad")
+    gateway = Gateway(processor)
+    assert await gateway.says("bad") == "unavailable"
+    processor._endpoints = {}
+    assert await gateway.says("bad") == 404
+
+
+@pytest.mark.parametrize("engine", ["triton", "custom"])
+async def test_code_that_is_not_ours_waits_too(engine: str, tmp_path: Path) -> None:
+    """It is answered by the host's own app, once it is here."""
+    bad = Artifact(tmp_path, "py_bad", "bad", ours=False)
+    bad.store = "refuses"
+    processor = processor_of(Task(bad), bad="py_bad")
+    processor._endpoints["bad"].engine_type = engine
+    async with serving(processor) as gateway:
+        assert await gateway.says("bad") == "unavailable"
+        assert not gateway.host.app.calls
+        bad.store = "well"
+        await gateway.until(lambda: asked_the_host(gateway))
+    assert threading.main_thread() not in bad.asked
+
+
+async def asked_the_host(gateway: Gateway) -> bool:
+    await gateway.ask("bad")
+    return bool(gateway.host.app.calls)
+
+
+async def test_a_route_gives_the_requests_of_one_that_waits_503_and_no_others(
+    tmp_path: Path,
+) -> None:
+    bad, good = Artifact(tmp_path, "py_bad", "bad"), Artifact(tmp_path, "py_good", "good")
+    bad.store = "refuses"
+    processor = processor_of(Task(bad, good), bad="py_bad", good="py_good")
+    processor._canary_route["split"] = {"endpoints": ["good", "bad"], "weights": [0.5, 0.5]}
+    gateway = Gateway(processor)
+    drawn = [await gateway.ask("split") for _ in range(60)]
+    assert {(one.status_code, one.json()["code"]) for one in drawn} == {
+        (200, "good"), (503, "unavailable"),
+    }  # fmt: skip
+    assert {one.headers.get("retry-after") for one in drawn if one.status_code == 503} == {"2"}
+    # What lists endpoints has those that are there.
+    assert set(await gateway.door._cards.all(None)) == set()
+    assert set(await gateway.door._cards.listed(None)) == {"bad", "good"}
+
+
+async def test_versions_of_one_file_are_fetched_once(tmp_path: Path) -> None:
+    code = Artifact(tmp_path, "py_auto", "auto")
+    processor = processor_of(Task(code))
+    for number in (1, 2, 3):
+        one = endpoint("auto", "py_auto")
+        one.version = str(number)
+        processor._model_monitoring_endpoints[f"auto/{number}"] = one
+    gateway = Gateway(processor)
+    answers = await asyncio.gather(*(gateway.says(f"auto/{number}") for number in (1, 2, 3)))
+    assert answers == ["auto"] * 3
+    assert len(set(code.asked)) == 1
+
+
+async def test_what_the_cache_has_dropped_is_fetched_again(tmp_path: Path) -> None:
+    code = Artifact(tmp_path, "py_a", "a")
+    processor = processor_of(Task(code), a="py_a")
+    gateway = Gateway(processor)
+    assert await gateway.says("a") == "a"
+    asked, kept = len(code.asked), code.file.rename(tmp_path / "elsewhere")
+    processor._engine_processor_lookup = {}
+    code.store = "refuses"
+    assert await gateway.says("a") == "a"
+    kept.rename(code.file)
+    code.store = "well"
+    await gateway.until(lambda: more_than(asked, code))
+    processor._engine_processor_lookup = {}
+    assert await gateway.says("a") == "a"
+
+
+async def test_another_upload_s_copy_is_fetched_anew(tmp_path: Path) -> None:
+    """As the host does it, and a folder is taken as the SDK unpacks it."""
+    code = Artifact(tmp_path, "py_a", "a")
+    packed, folder = tmp_path / "a.zip", tmp_path / "unpacked"
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.write(code.file, "__init__.py")
+        archive.extractall(folder)
+    forced: list[bool] = []
+
+    def get_local_copy(extract_archive: bool = True, force_download: bool = False) -> str:
+        forced.append(force_download)
+        return str(folder if extract_archive else packed)
+
+    code.get_local_copy = get_local_copy  # type: ignore[method-assign]
+    code.hash = "of the file in the store"
+    assert await Gateway(processor_of(Task(code), a="py_a")).says("a") == "a"
+    assert forced == [False, True]
+
+
+def test_no_start_waits_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host would fetch them in the event loop, one after the other."""
+    asked: list[tuple[Any, ...]] = []
+
+    class Processor:
+        def deserialize(
+            self, task: Any = None, prefetch_artifacts: bool = False, skip_sync: bool = False
+        ) -> None:
+            asked.append((task, prefetch_artifacts, skip_sync))
+
+    code_files.fetch_beside(Processor, BasePreprocessRequest)
+    made: Any = Processor()
+    made.deserialize("task", prefetch_artifacts=True)
+    made.deserialize("task", True, skip_sync=True)
+    made.deserialize()
+    assert asked == [("task", False, False), ("task", False, True), (None, False, False)]

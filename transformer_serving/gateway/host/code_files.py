@@ -1,0 +1,251 @@
+"""An endpoint's code is fetched in a thread, never in the event loop.
+
+clearml-serving 1.3.5 asks ClearML's storage for preprocess.py where it builds an endpoint: in the
+event loop, within a request or at its start. A store that refuses, is out of order or hangs holds
+that for half a minute to minutes, each time it is asked: one endpoint's file stopped every endpoint
+of the worker, its health included. Here a file is asked for in a thread of its own, with growing
+pauses; what is built takes the copy that has come, or is told at once that there is none.
+
+Tested by tests/gateway/test_code_files.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from transformer_serving.contract.errors import ServingError
+
+log = logging.getLogger("transformer_serving.gateway")
+# Who needs a file waits so long from when it was asked for; a store that is well needs far less.
+PATIENCE_S = 2.0
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+
+
+class CodeMissingError(ServingError):
+    """The endpoint's code has not come from ClearML's storage yet."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "unavailable",
+            "the endpoint's code could not be fetched yet; the worker's log says from where",
+        )
+
+
+class _NoCopyError(Exception):
+    """The SDK gave no copy."""
+
+
+class _Copy(NamedTuple):
+    """On this machine: the file as it was uploaded, and the folder that it packs, or itself."""
+
+    file: str
+    content: str
+
+    @property
+    def is_there(self) -> bool:
+        """The SDK's cache keeps a number of files, and takes out the oldest."""
+        return Path(self.file).exists() and Path(self.content).exists()
+
+
+@dataclass
+class _Fetch:
+    """One time that the store is asked for a file; `failures` are those before it in a row."""
+
+    artifact: Any
+    endpoint: str
+    failures: int
+    is_told: bool
+    begun: float = field(default_factory=time.monotonic)
+    outcome: Future[_Copy] = field(default_factory=Future)
+    due: float = float("inf")
+
+    def start(self) -> None:
+        # Not to be cancelled by who gives up waiting for it.
+        self.outcome.set_running_or_notify_cancel()
+        # A daemon: an executor's threads would be waited for when the worker leaves.
+        threading.Thread(target=self._run, name="endpoint-code", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            copy = _fetched(self.artifact)
+        except Exception as error:
+            pause = min(_FIRST_PAUSE_S * 2**self.failures, _LONGEST_PAUSE_S)
+            self.failures, self.is_told = self.failures + 1, True
+            log.error(
+                "endpoint %s: its code cannot be fetched from %s: %s; asked again after %.0f s",
+                self.endpoint, _address(self.artifact.url), _why(error), pause,
+            )  # fmt: skip
+            self.due = time.monotonic() + pause
+            self.outcome.set_exception(error)
+        else:
+            if self.is_told:
+                log.info("endpoint %s: its code is here", self.endpoint)
+            self.outcome.set_result(copy)
+
+    @property
+    def copy(self) -> _Copy | None:
+        """What has come and is still there."""
+        if not self.outcome.done() or self.outcome.exception() is not None:
+            return None
+        copy = self.outcome.result()
+        return copy if copy.is_there else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the store is to be asked again."""
+        if not self.outcome.done() or self.copy is not None:
+            return False
+        return self.outcome.exception() is None or time.monotonic() >= self.due
+
+    async def wait(self, patience_s: float) -> None:
+        rest = self.begun + patience_s - time.monotonic()
+        if not self.outcome.done() and rest > 0:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(asyncio.wrap_future(self.outcome), rest)
+        if not self.outcome.done() and not self.is_told:
+            self.is_told = True
+            log.error(
+                "endpoint %s: its code has not come from %s within %.0f s; still waiting for it",
+                self.endpoint, _address(self.artifact.url), patience_s,
+            )  # fmt: skip
+
+
+class CodeFiles:
+    """The files of this process's endpoints; asked in the event loop only."""
+
+    def __init__(self) -> None:
+        self._fetches: dict[tuple[str, str, str], _Fetch] = {}
+
+    async def come(self, artifact: Any, endpoint: str, patience_s: float) -> None:
+        """Have the file fetched where it is not here, and wait for it a while."""
+        key = _key(artifact)
+        fetch = self._fetches.get(key)
+        if fetch is None or fetch.is_over:
+            self._forget_earlier(key)
+            before = (0, False) if fetch is None else (fetch.failures, fetch.is_told)
+            fetch = self._fetches[key] = _Fetch(artifact, endpoint, *before)
+            fetch.start()
+        await fetch.wait(patience_s)
+
+    def copy(self, artifact: Any) -> _Copy | None:
+        """What has come of it; asks nobody."""
+        fetch = self._fetches.get(_key(artifact))
+        return None if fetch is None else fetch.copy
+
+    def _forget_earlier(self, key: tuple[str, str, str]) -> None:
+        """Of the same name: what an update has replaced."""
+        for known in [one for one in self._fetches if one[0] == key[0] and one != key]:
+            if self._fetches[known].outcome.done():
+                del self._fetches[known]
+
+
+@cache
+def code_files() -> CodeFiles:
+    """Those of this process."""
+    return CodeFiles()
+
+
+def artifact_of(task: Any, endpoint: Any) -> Any:
+    """That of the endpoint's code in the serving task; None where it has none."""
+    name = endpoint.preprocess_artifact
+    return task.artifacts.get(name) if name and task else None
+
+
+def lacks_code(task: Any, endpoint: Any) -> bool:
+    artifact = artifact_of(task, endpoint)
+    return artifact is not None and code_files().copy(artifact) is None
+
+
+def fetch_beside(processor_class: Any, request_class: Any) -> None:
+    """Wrap the host's ModelRequestProcessor and, after `guard`, its BasePreprocessRequest."""
+    deserialize = processor_class.deserialize
+    start, instantiate = request_class.__init__, request_class._instantiate_custom_preprocess_cls
+
+    @wraps(deserialize)
+    def deserialized(
+        self: Any, task: Any = None, prefetch_artifacts: bool = False, *more: Any, **named: Any
+    ) -> Any:
+        # A start would wait for every file, one after the other, in the event loop.
+        return deserialize(self, task, False, *more, **named)
+
+    @wraps(start)
+    def started(self: Any, model_endpoint: Any, task: Any = None) -> None:
+        # Here, and not where it is taken: there the host makes a ValueError of whatever is raised.
+        if lacks_code(task, model_endpoint):
+            raise CodeMissingError
+        start(self, model_endpoint=model_endpoint, task=task)
+
+    @wraps(instantiate)
+    def instantiated(self: Any, task: Any) -> None:
+        name = self.model_endpoint.preprocess_artifact
+        instantiate(self, _Task({name: _Fetched(task.artifacts[name])}))
+
+    processor_class.deserialize = deserialized
+    request_class.__init__ = started
+    request_class._instantiate_custom_preprocess_cls = instantiated
+
+
+class _Task:
+    """As much of a ClearML task as the host asks for."""
+
+    def __init__(self, artifacts: Mapping[str, Any]) -> None:
+        self.artifacts = artifacts
+
+
+class _Fetched:
+    """An artifact that has its local copy already, or none."""
+
+    def __init__(self, artifact: Any) -> None:
+        self.hash = artifact.hash
+        self._copy = code_files().copy(artifact)
+
+    def get_local_copy(self, extract_archive: bool = True, **_: Any) -> str | None:
+        if self._copy is None:
+            return None
+        return self._copy.content if extract_archive else self._copy.file
+
+
+def _fetched(artifact: Any) -> _Copy:
+    """As the host does it, and fetched anew where what the cache has is another upload's."""
+    from clearml.binding.artifacts import Artifacts
+
+    # As the host imports it.
+    from clearml.storage.util import sha256sum  # type: ignore[attr-defined]
+
+    file = artifact.get_local_copy(extract_archive=False)
+    if not file:
+        # The SDK has told its own log why.
+        raise _NoCopyError
+    is_same = sha256sum(file, block_size=Artifacts._hash_block_size)[0] == artifact.hash
+    content = artifact.get_local_copy(extract_archive=True, force_download=not is_same)
+    if not content:
+        raise _NoCopyError
+    return _Copy(str(file), str(content))
+
+
+def _why(error: Exception) -> str:
+    """Not its text, which may quote the address as it is."""
+    return "no copy came" if isinstance(error, _NoCopyError) else type(error).__name__
+
+
+def _key(artifact: Any) -> tuple[str, str, str]:
+    return artifact.name, artifact.hash, artifact.url
+
+
+def _address(url: str) -> str:
+    """Without what may let somebody in: a password, a signature."""
+    parts = urlsplit(url)
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
+    return bare.geturl()

@@ -1,0 +1,38 @@
+"""Paths of recipes that serve one model, each of the endpoint that a setting names.
+
+Tested by tests/gateway/test_front_door.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from transformer_serving.gateway.asgi import Scope, path_of
+from transformer_serving.gateway.routes import Call
+from transformer_serving.gateway.settings import GENERATE, ROOT, GatewaySettings
+from transformer_serving.gateway.short_way import RequestedEndpoint
+
+# As they are asked, and as figures and the document have them: FastAPI's take a slash more, too.
+_ASKED = {GENERATE: GENERATE, f"{GENERATE}/": GENERATE, ROOT: ROOT}
+
+
+def named_path(path: str) -> str | None:
+    """The one of them that `path` is; None of all others."""
+    return _ASKED.get(path)
+
+
+class PathsBySetting:
+    """Those of them whose endpoint is named; the others are nobody's."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        named = {GENERATE: settings.generate_endpoint, ROOT: settings.root_endpoint}
+        self.endpoints: Mapping[str, RequestedEndpoint] = {
+            path: RequestedEndpoint.of(name) for path, name in named.items() if name
+        }
+        self._calls = {path: Call(target, None) for path, target in self.endpoints.items()}
+
+    def call_of(self, scope: Scope) -> Call | None:
+        """What is asked by POST there, in our own form, as at /serve/NAME."""
+        if not self._calls or scope["method"] != "POST":
+            return None
+        return self._calls.get(named_path(path_of(scope)) or "")
