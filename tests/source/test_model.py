@@ -21,6 +21,7 @@ from transformers import AutoTokenizer, BertForMaskedLM
 
 from preprocess.tokens import Tokenizer
 from preprocess.windows import Windows
+from tests.families import save_model
 from tests.tiny_models import (
     POSITIONS,
     bert_config,
@@ -336,6 +337,54 @@ def test_a_cross_encoder_has_no_vectors(classifier: Path) -> None:
     assert open_source(str(classifier)).task == "rerank"
 
 
+@pytest.mark.parametrize("task", ["rerank", "sentence-similarity"])
+def test_a_reranker_that_answers_yes_or_no_is_no_embedder(classifier: Path, task: str) -> None:
+    """Its files do not tell it from an embedder's; one that was saved as an embedder is one."""
+    change(classifier / "config.json", architectures=["Qwen3ForCausalLM"])
+    with pytest.raises(ConversionRefused, match="is Qwen3ForCausalLM, .* answers yes or no, and"):
+        open_source(str(classifier), task=task)
+    assert open_source(str(classifier), task="sentence-embedding").head == "vector"
+    row = {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}
+    (classifier / "modules.json").write_text(json.dumps([row]))
+    assert open_source(str(classifier), task=task).head == "vector"
+
+
+@pytest.mark.parametrize("task", ["auto", "rerank", "sentence-similarity", "sentence-embedding"])
+def test_a_cross_encoder_whose_score_is_made_behind_its_transformer_is_refused_by_that(
+    tmp_path: Path, task: str
+) -> None:
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Dense, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    first = Transformer(str(save_encoder(tmp_path / "encoder")))
+    width = first.get_embedding_dimension()
+    modules = [first, Pooling(width, "cls"), Dense(width, 1, module_output_name="scores")]
+    CrossEncoder(modules=modules, device="cpu").save_pretrained(str(tmp_path / "scorer"))
+    with pytest.raises(ConversionRefused, match="has 'Pooling', and a CrossEncoder is served"):
+        open_source(str(tmp_path / "scorer"), task=task)
+
+
+@pytest.mark.parametrize("task", ["auto", "rerank", "sentence-embedding"])
+def test_a_cross_encoder_of_yes_and_no_is_refused_by_its_module(tmp_path: Path, task: str) -> None:
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.cross_encoder.modules import LogitScore
+
+    first = Transformer(
+        str(save_model("qwen3", tmp_path / "model", "ForCausalLM")),
+        transformer_task="text-generation",
+    )
+    modules = [first, LogitScore(true_token_id=50, false_token_id=51)]
+    CrossEncoder(modules=modules, device="cpu").save_pretrained(str(tmp_path / "scorer"))
+    with pytest.raises(ConversionRefused, match="has 'LogitScore', and a CrossEncoder is served"):
+        open_source(str(tmp_path / "scorer"), task=task)
+    rows = json.loads((tmp_path / "scorer" / "modules.json").read_text())
+    (tmp_path / "scorer" / "modules.json").write_text(json.dumps(rows[:1]))
+    with pytest.raises(ConversionRefused, match="has a Transformer for text-generation, and"):
+        open_source(str(tmp_path / "scorer"), task=task)
+
+
 @pytest.mark.parametrize("module", ["WeightedLayerPooling", "LSTM", "CNN", "Own"])
 def test_a_module_that_is_not_served_is_refused(tmp_path: Path, module: str) -> None:
     model = sentence_model(tmp_path)
@@ -360,8 +409,11 @@ def test_a_module_of_the_models_own_code_is_refused_for_every_head(
 ) -> None:
     model = sentence_model(tmp_path, **settings)
     change(model / "config.json", id2label={"0": "LABEL_0"})
-    assert open_source(str(model), task=task).head == head
     rows = json.loads((model / "modules.json").read_text())
+    # A cross-encoder has no pooling.
+    served = rows[:1] if head == "sequence" else rows
+    (model / "modules.json").write_text(json.dumps(served))
+    assert open_source(str(model), task=task).head == head
     rows[at]["type"] = name = rows[at]["type"].replace("sentence_transformers.models", "own_code")
     (model / "modules.json").write_text(json.dumps(rows))
     (model / "own_code.py").write_text("raise SystemExit")
