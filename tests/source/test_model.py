@@ -349,6 +349,51 @@ def test_a_reranker_that_answers_yes_or_no_is_no_embedder(classifier: Path, task
     assert open_source(str(classifier), task=task).head == "vector"
 
 
+@pytest.mark.parametrize(
+    ("task", "file"),
+    [
+        ("rerank", "chat_template.jinja"),
+        ("sentence-similarity", "chat_template.jinja"),
+        ("sentence-embedding", "tokenizer_config.json"),
+    ],
+)
+def test_a_chat_template_that_sentence_transformers_would_write_by_is_refused(
+    classifier: Path, task: str, file: str
+) -> None:
+    """Where a pipeline of transformers is the reference, texts are asked as they are."""
+    change(classifier / "config.json", id2label={"0": "LABEL_0"})
+    assert open_source(str(classifier), task=task).task == task
+    template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}{% endfor %}"
+    if file.endswith(".jinja"):
+        (classifier / file).write_text(template)
+    else:
+        change(classifier / file, chat_template=template)
+    with pytest.raises(ConversionRefused, match="this model's texts by its chat template, which"):
+        open_source(str(classifier), task=task)
+    assert open_source(str(classifier)).task == "text-classification"
+
+
+def test_modules_say_whether_texts_are_written_as_a_chat(tmp_path: Path) -> None:
+    """As sentence-transformers saves an embedder whose tokenizer has a template, and reads it."""
+    from sentence_transformers import SentenceTransformer
+
+    encoder = save_encoder(tmp_path / "encoder")
+    (encoder / "chat_template.jinja").write_text("{{ messages[0]['content'] }} early")
+    SentenceTransformer(str(encoder), device="cpu").save(str(tmp_path / "model"))
+    with pytest.raises(ConversionRefused, match="'message' out of modality_config"):
+        open_source(str(tmp_path / "model"))
+    settings = tmp_path / "model" / "sentence_bert_config.json"
+    modalities = json.loads(settings.read_text())["modality_config"]
+    del modalities["message"]
+    change(settings, modality_config=modalities)
+    assert open_source(str(tmp_path / "model")).head == "vector"
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    plain = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    first: Any = plain[0]
+    first.processor.chat_template = None
+    assert (model.encode("the train") == plain.encode("the train")).all()
+
+
 @pytest.mark.parametrize("task", ["auto", "rerank", "sentence-similarity", "sentence-embedding"])
 def test_a_cross_encoder_whose_score_is_made_behind_its_transformer_is_refused_by_that(
     tmp_path: Path, task: str

@@ -22,6 +22,7 @@ from transformer_serving.desk.source.sentence import (
     longest_of,
     read_sentence_settings,
     read_transformer_settings,
+    refuse_chat,
     refuse_own_modules,
 )
 from transformer_serving.desk.source.task import head_of, task_of
@@ -90,6 +91,8 @@ def open_source(
     head = head_of(chosen, config, folder)
     by_sentences = "vector" in TASK_HEADS[chosen]
     tokenizer = read_tokenizer(folder, lowercases=by_sentences)
+    if by_sentences:
+        refuse_chat(folder, tokenizer.chats)
     if head == "masks" and tokenizer.mask_id is None:
         raise ConversionRefused("fill-mask needs a tokenizer with a mask token; this one has none")
     vocabulary = int(config.get("vocab_size") or 0)

@@ -146,6 +146,22 @@ def read_transformer_settings(folder: Path) -> dict[str, Any]:
     return next((settings for settings in found if settings), {})
 
 
+def refuse_chat(folder: Path, has_template: bool) -> None:
+    """Raises ConversionRefused where sentence-transformers would make a chat's message of each
+    text: of a folder without modules by the tokenizer's template, otherwise as they say."""
+    if (folder / "modules.json").is_file():
+        as_chat = "message" in (read_transformer_settings(folder).get("modality_config") or {})
+    else:
+        as_chat = has_template
+    if as_chat:
+        raise ConversionRefused(
+            "sentence-transformers writes this model's texts by its chat template, which is not "
+            "served; where plain texts are meant, take the template (chat_template.jinja, or "
+            "chat_template in tokenizer_config.json) out of a copy of the folder, and 'message' "
+            "out of modality_config where its sentence_bert_config.json has it"
+        )
+
+
 def longest_of(settings: dict[str, Any]) -> int | None:
     """Where that module cuts a text, in tokens; None where the tokenizer alone says it."""
     for name in ("processor_kwargs", "tokenizer_args"):

@@ -22,7 +22,8 @@ class TokenizerFile:
     """tokenizer.json with padding and truncation taken out, and what serving must know beside it.
 
     `names` are the inputs that the tokenizer fills. `max_length` is its own limit in tokens, ids
-    are None for tokens it does not have. `ids` is one more than its highest.
+    are None for tokens it does not have. `ids` is one more than its highest. `chats` where it has a
+    chat template.
     """
 
     content: bytes
@@ -40,6 +41,7 @@ class TokenizerFile:
     cleans_up_spaces: bool = False
     split_special_tokens: bool = False
     ids: int = 0
+    chats: bool = False
 
     def library(self) -> Any:
         """The Rust tokenizer as serving asks it."""
@@ -90,6 +92,7 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True)
         # Told to the Rust tokenizer at each call, and no part of its file.
         split_special_tokens=bool(getattr(loaded, "split_special_tokens", False)),
         ids=max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
+        chats=loaded.chat_template is not None,
     )
 
 
