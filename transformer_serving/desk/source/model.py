@@ -13,6 +13,7 @@ from typing import Any
 from transformer_serving.contract.heads import TASK_HEADS
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.foreign_code import refuse_own_model
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
 from transformer_serving.desk.source.pickled_weights import refuse_pickles, without_safetensors
@@ -89,6 +90,7 @@ def open_source(
     config = read_model_config(folder)
     chosen = task_of(config, folder, task)
     head = head_of(chosen, config, folder)
+    refuse_own_model(folder, head)
     by_sentences = "vector" in TASK_HEADS[chosen]
     tokenizer = read_tokenizer(folder, lowercases=by_sentences)
     if by_sentences:

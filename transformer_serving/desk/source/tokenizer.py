@@ -11,6 +11,7 @@ from typing import Any
 
 from transformer_serving.contract.error_line import first_line
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.foreign_code import refuse_own_tokenizer
 from transformer_serving.desk.source.sentence import read_transformer_settings
 
 # A tokenizer without a limit of its own says a number beyond any text.
@@ -100,6 +101,7 @@ def load_tokenizer(folder: Path) -> Any:
     """transformers' own object. Raises ConversionRefused where it has none for the folder."""
     from transformers import AutoTokenizer
 
+    refuse_own_tokenizer(folder)
     try:
         # Unless told, the package asks on stdin whether to run the code that comes with the model.
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
