@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ from transformers import AutoTokenizer, BertForMaskedLM
 
 from preprocess.tokens import Tokenizer
 from preprocess.windows import Windows
-from tests.families import save_model
+from tests.families import LINES, save_model
 from tests.tiny_models import (
     POSITIONS,
     bert_config,
@@ -35,6 +36,9 @@ from transformer_serving.desk.export.endpoint_json import LIMITS, tokens_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.sentence import SentenceSettings
+
+# The special pieces of a SentencePiece model, as its trainer calls them.
+_PIECES = ("unk", "bos", "eos", "pad")
 
 
 @pytest.fixture
@@ -219,6 +223,64 @@ def test_a_tokenizer_without_tokenizer_json_is_made_from_its_vocabulary(classifi
     ids = [Library.from_buffer(one.content).encode(text).ids for one in (want, made)]
     assert ids[0] == ids[1]
     assert (made.pad_id, made.unk_id, made.cls_id, made.mask_id) == (0, 1, 2, 4)
+
+
+def sentencepiece_model(folder: Path, family: str, file: str, specials: list[str]) -> Path:
+    """A classifier whose tokenizer is a SentencePiece file alone, trained on what its family is."""
+    sentencepiece: Any = pytest.importorskip("sentencepiece")
+    model = save_model(family, folder)
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").unlink()
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_writer=written,
+        vocab_size=120,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **{f"{name}_piece": piece for name, piece in zip(_PIECES, specials, strict=True)},
+        **{f"{name}_id": at for at, name in enumerate(_PIECES)},
+    )
+    (model / file).write_bytes(written.getvalue())
+    return model
+
+
+def test_a_tokenizer_of_a_sentencepiece_file_alone(tmp_path: Path) -> None:
+    """Its ids are the package's own with XLM-R's offset, between its special tokens."""
+    sentencepiece: Any = pytest.importorskip("sentencepiece")
+    file = "sentencepiece.bpe.model"
+    model = sentencepiece_model(
+        tmp_path / "model", "xlm-roberta", file, ["<unk>", "<s>", "</s>", "<p>"]
+    )
+    own = sentencepiece.SentencePieceProcessor(model_file=str(model / file))
+    source = open_source(str(model))
+    text = "The train left early."
+    ids = Library.from_buffer(source.tokenizer.content).encode(text).ids
+    assert ids == [0, *(1 + at for at in own.encode(text)), 2]
+    assert source.tokenizer.pad_id == 1
+
+
+def test_a_tokenizer_that_is_made_without_its_special_tokens_is_refused(tmp_path: Path) -> None:
+    """As transformers 5.2 makes DeBERTa's; one from a tokenizer.json has what that says."""
+    model = sentencepiece_model(
+        tmp_path / "model", "deberta-v3", "spm.model", ["[UNK]", "[CLS]", "[SEP]", "[PAD]"]
+    )
+    with pytest.raises(ConversionRefused, match=r"does not put \[CLS\] and \[SEP\] around a text"):
+        open_source(str(model))
+    assert open_source(str(save_model("deberta-v3", tmp_path / "other"))).head == "sequence"
+
+
+def test_the_package_that_reads_a_sentencepiece_file_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_model("xlm-roberta", tmp_path / "model")
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").unlink()
+    (model / "sentencepiece.bpe.model").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    said = r"'sentencepiece.bpe.model' without a tokenizer.json, .* the package sentencepiece; inst"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source(str(model))
 
 
 def test_a_tokenizer_without_files_or_in_python_is_refused(classifier: Path) -> None:

@@ -5,6 +5,7 @@ Tested by tests/source/test_model.py.
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from transformer_serving.desk.source.sentence import read_transformer_settings
 
 # A tokenizer without a limit of its own says a number beyond any text.
 UNBOUNDED = 1_000_000
+_FILE = "tokenizer.json"
+_SENTENCEPIECE = "sentencepiece"
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True)
     file alone need not be what the reference uses. Raises ConversionRefused when it cannot be had.
     """
     loaded = load_tokenizer(folder)
+    _check_special(folder, loaded)
     tokenizer = _backend(folder, loaded)
     if lowercases:
         _lowercase_if_asked(tokenizer, folder)
@@ -107,12 +111,43 @@ def load_tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     # The package raises whatever its parsers do; each means that there is no tokenizer to use.
     except Exception as error:
+        _check_sentencepiece(folder)
         reason = first_line(error) or type(error).__name__
         raise ConversionRefused(
             f"the tokenizer of '{folder.name}' cannot be loaded by transformers ({reason}); copy "
             "the model's tokenizer.json and tokenizer_config.json into the folder (save_pretrained "
             "of its fast tokenizer writes both)"
         ) from error
+
+
+def _check_sentencepiece(folder: Path) -> None:
+    """Raises ConversionRefused where the package is missing that reads the folder's only file of a
+    tokenizer; transformers then says that another one is."""
+    found = next(iter(sorted(folder.glob("*.model"))), None)
+    if (
+        found is not None
+        and not (folder / _FILE).is_file()
+        and importlib.util.find_spec(_SENTENCEPIECE) is None
+    ):
+        raise ConversionRefused(
+            f"the tokenizer of '{folder.name}' is '{found.name}' without a {_FILE}, which "
+            f"transformers reads by the package {_SENTENCEPIECE}; install it: "
+            "pip install 'transformer-serving[convert]'"
+        )
+
+
+def _check_special(folder: Path, loaded: Any) -> None:
+    """What transformers makes of a SentencePiece file for DeBERTa has a [CLS] and a [SEP], and puts
+    neither around a text, as its own reference then does not."""
+    made = not (folder / _FILE).is_file()
+    ends = (loaded.cls_token_id, loaded.sep_token_id)
+    if made and None not in ends and not set(ends) & set(loaded("a")["input_ids"]):
+        raise ConversionRefused(
+            f"the tokenizer of '{folder.name}' has no {_FILE}, and the one that transformers makes "
+            f"of its vocabulary does not put {loaded.cls_token} and {loaded.sep_token} around a "
+            f"text; copy a {_FILE} into the folder that does, such as save_pretrained of "
+            "transformers 4 writes for its fast tokenizer"
+        )
 
 
 def _backend(folder: Path, loaded: Any) -> Any:
