@@ -582,6 +582,22 @@ def test_a_padding_token_that_the_embeddings_have_no_row_for_is_refused(classifi
     assert open_source(str(classifier)).tokenizer.pad_id == rows
 
 
+@pytest.mark.parametrize("written", [7, None])
+def test_a_decoders_classifier_that_takes_another_token_for_padding_is_refused(
+    tmp_path: Path, classifier: Path, written: int | None
+) -> None:
+    decoder = save_model("qwen3", tmp_path / "decoder")
+    pad = open_source(str(decoder)).tokenizer.pad_id
+    change(decoder / "config.json", pad_token_id=written)
+    said = rf"pad_token_id is {written}, .* set pad_token_id in config\.json to {pad}"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source(str(decoder))
+    assert open_source(str(decoder), task="feature-extraction").tokenizer.pad_id == pad
+    # Its classifier reads the first token, wherever the last one is.
+    change(classifier / "config.json", pad_token_id=written)
+    assert open_source(str(classifier)).tokenizer.pad_id == 0
+
+
 def test_a_tokenizer_with_more_tokens_than_the_embeddings_have_rows(classifier: Path) -> None:
     library = Library.from_file(str(classifier / "tokenizer.json"))
     size = library.get_vocab_size()

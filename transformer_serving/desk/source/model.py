@@ -16,6 +16,7 @@ from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.foreign_code import refuse_own_model
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
+from transformer_serving.desk.source.padding import check_last_token, check_row
 from transformer_serving.desk.source.pickled_weights import refuse_pickles, without_safetensors
 from transformer_serving.desk.source.sentence import (
     BARE_ENCODER,
@@ -98,7 +99,9 @@ def open_source(
     if head == "masks" and tokenizer.mask_id is None:
         raise ConversionRefused("fill-mask needs a tokenizer with a mask token; this one has none")
     vocabulary = int(config.get("vocab_size") or 0)
-    _check_padding(tokenizer, vocabulary)
+    check_row(tokenizer, vocabulary)
+    if head == "sequence":
+        check_last_token(config, tokenizer)
     labelled = head in ("sequence", "tokens")
     token_types = int(config.get("type_vocab_size") or 0) > 1
     return ModelSource(
@@ -117,18 +120,6 @@ def open_source(
         sentence=_sentence(folder, head, found_name),
         head_size=_head_size(config),
     )
-
-
-def _check_padding(tokenizer: TokenizerFile, vocabulary: int) -> None:
-    """A padding token that was only given a name has the id behind the last one. Its row is read
-    though nothing looks at it, and some engines make up one that others refuse."""
-    if 0 < vocabulary <= tokenizer.pad_id:
-        raise ConversionRefused(
-            f"the padding token '{tokenizer.pad_token}' has the id {tokenizer.pad_id}, and the "
-            f"model's embeddings have {vocabulary} rows; set pad_token in tokenizer_config.json to "
-            "a token that the model has, or give it a row: "
-            "model.resize_token_embeddings(len(tokenizer))"
-        )
 
 
 def _head_size(config: Mapping[str, Any]) -> int | None:
