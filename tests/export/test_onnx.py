@@ -21,6 +21,7 @@ from tests.tiny_models import (
     POSITIONS,
     save_classifier,
     save_encoder,
+    save_older_layout,
     save_roberta,
     save_sentence_model,
     save_tokenizer,
@@ -154,6 +155,16 @@ def test_a_head_without_trained_weights_is_refused(tmp_path: Path) -> None:
     model = save_encoder(tmp_path)
     with pytest.raises(ConversionRefused, match="the weights of .* parts are missing"):
         export_onnx(open_source(str(model), task="fill-mask"), tmp_path / "graph.onnx")
+
+
+@pytest.mark.parametrize("task", ["sentence-embedding", "feature-extraction"])
+def test_the_older_layout_of_an_embedder_is_loaded_and_has_a_reference(
+    tmp_path: Path, task: str
+) -> None:
+    source = open_source(str(save_older_layout(tmp_path)), task=task)
+    tokens = tokens_of(source, 16, (16,))
+    endpoint = endpoint_of(source, tensors_of(source), tokens, LIMITS)
+    assert prepare_case(source, endpoint).expected
 
 
 @pytest.mark.parametrize("task", ["sentence-embedding", "rerank", "feature-extraction"])

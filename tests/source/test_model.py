@@ -28,6 +28,7 @@ from tests.tiny_models import (
     bert_config,
     save_classifier,
     save_encoder,
+    save_older_layout,
     save_roberta,
     save_tokenizer,
 )
@@ -347,6 +348,29 @@ def sentence_model(folder: Path, **settings: Any) -> Path:
     (model / "1_P").mkdir()
     change(model / "config_sentence_transformers.json", **settings)
     return model
+
+
+def test_a_transformer_in_a_folder_of_its_own_is_read(tmp_path: Path) -> None:
+    """The layout of older releases; tests/export/test_onnx.py loads it."""
+    model = save_older_layout(tmp_path)
+    change(model / "0_Transformer" / "sentence_bert_config.json", max_seq_length=20)
+    source = open_source(str(model))
+    assert (source.folder, source.encoder) == (model, model / "0_Transformer")
+    assert (source.task, source.max_length, source.name) == ("sentence-embedding", 20, "model")
+    (source.encoder / "model.safetensors").rename(source.encoder / "pytorch_model.bin")
+    with pytest.raises(ConversionRefused, match=r"'0_Transformer/pytorch_model\.bin' is a pickle"):
+        open_source(str(model))
+
+
+@pytest.mark.parametrize("task", ["auto", "feature-extraction"])
+def test_a_first_module_that_is_no_transformer_is_told_by_its_name(
+    tmp_path: Path, task: str
+) -> None:
+    model = save_older_layout(tmp_path)
+    rows = (model / "modules.json").read_text()
+    (model / "modules.json").write_text(rows.replace("models.Transformer", "models.CLIPModel"))
+    with pytest.raises(ConversionRefused, match=r"modules\.json starts with 'CLIPModel'; only"):
+        open_source(str(model), task=task)
 
 
 def test_prompts_and_similarity_are_read(tmp_path: Path) -> None:
@@ -748,6 +772,14 @@ def test_pickles_are_downloaded_for_the_folders_that_have_no_safetensors(
     assert open_source("some-owner/some-model", allow_pickle=True).folder == snapshot
     assert (snapshot / "2_Dense" / "pytorch_model.bin").exists()
     assert not any((snapshot / name).exists() for name in others)
+
+
+def test_an_older_layout_is_asked_for_no_weights_outside_its_modules(
+    hub: tuple[Path, Path],
+) -> None:
+    repository, snapshot = hub
+    save_older_layout(repository.parent).rename(repository)
+    assert open_source("some-owner/some-model").encoder == snapshot / "0_Transformer"
 
 
 def test_pickles_of_the_model_itself_are_downloaded_where_that_is_asked_for(

@@ -61,7 +61,7 @@ def _load(class_name: str, source: ModelSource, attention: str | None) -> Any:
     cls: Any = getattr(transformers, class_name)
     # Missing weights are made up by chance, with no more than a warning.
     model, report = cls.from_pretrained(
-        str(source.folder),
+        str(source.encoder),
         dtype=torch.float32,
         attn_implementation=attention,
         output_loading_info=True,

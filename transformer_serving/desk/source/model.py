@@ -26,6 +26,7 @@ from transformer_serving.desk.source.sentence import (
     read_transformer_settings,
     refuse_chat,
     refuse_own_modules,
+    transformer_folder,
 )
 from transformer_serving.desk.source.task import head_of, task_of
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
@@ -69,6 +70,11 @@ class ModelSource:
     sentence: SentenceSettings | None
     head_size: int | None = None
 
+    @property
+    def encoder(self) -> Path:
+        """The folder of config.json, tokenizer and weights: `folder`, or one inside it."""
+        return transformer_folder(self.folder)
+
 
 def open_source(
     model: str,
@@ -88,12 +94,13 @@ def open_source(
     folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
     refuse_pickles(folder, allowed=allow_pickle)
     refuse_own_modules(folder)
-    config = read_model_config(folder)
+    encoder = transformer_folder(folder)
+    config = read_model_config(encoder)
     chosen = task_of(config, folder, task)
     head = head_of(chosen, config, folder)
-    refuse_own_model(folder, head)
+    refuse_own_model(encoder, head)
     by_sentences = "vector" in TASK_HEADS[chosen]
-    tokenizer = read_tokenizer(folder, lowercases=by_sentences)
+    tokenizer = read_tokenizer(encoder, lowercases=by_sentences)
     if by_sentences:
         refuse_chat(folder, tokenizer.chats)
     if head == "masks" and tokenizer.mask_id is None:
