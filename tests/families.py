@@ -20,7 +20,7 @@ from transformer_serving.desk.parity.texts import _ODD, _STORY
 
 POSITIONS = 72
 _PIECES = 320
-_LINES = (
+LINES = (
     *_ODD,
     *[" ".join(_STORY.split()[at : at + 9]) for at in range(0, 48, 3)],
     "The room was clean, the staff were kind and breakfast was excellent.",
@@ -47,7 +47,7 @@ def _wordpiece() -> dict[str, int]:
         show_progress=False,
         special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
     )
-    tokenizer.train_from_iterator(_LINES, trainer)
+    tokenizer.train_from_iterator(LINES, trainer)
     return dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
 
 
@@ -62,7 +62,7 @@ def _byte_pairs() -> tuple[dict[str, int], tuple[tuple[str, str], ...]]:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
     )
-    tokenizer.train_from_iterator(_LINES, trainer)
+    tokenizer.train_from_iterator(LINES, trainer)
     model = json.loads(tokenizer.to_str())["model"]
     return model["vocab"], tuple((left, right) for left, right in model["merges"])
 
@@ -75,7 +75,7 @@ def _unigram() -> tuple[tuple[str, float], ...]:
     trainer = trainers.UnigramTrainer(
         vocab_size=_PIECES, show_progress=False, special_tokens=["<unk>"], unk_token="<unk>"
     )
-    tokenizer.train_from_iterator(_LINES, trainer)
+    tokenizer.train_from_iterator(LINES, trainer)
     rows = json.loads(tokenizer.to_str())["model"]["vocab"]
     return tuple((piece, score) for piece, score in rows if piece != "<unk>")
 

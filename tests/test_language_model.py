@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
+from transformers import FalconConfig
 
 from preprocess.generation.detokenizer import Detokenizer
 from preprocess.generation.request import TextTask, read_wanted
@@ -240,6 +242,20 @@ def test_missing_weights_are_refused(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text("utf-8"))
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
     with pytest.raises(ConversionRefused, match="weights of .* parts of 'model' are missing"):
+        exporter.export_language_model(open_language_model(str(folder)))
+
+
+def test_layers_that_choose_their_attention_by_name_are_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    falcon: Callable[..., FalconConfig] = partial(
+        FalconConfig, hidden_size=64, num_hidden_layers=1, num_attention_heads=4,
+        max_position_embeddings=POSITIONS,
+    )  # fmt: skip
+    monkeypatch.setitem(FAMILIES, "falcon", falcon)
+    folder = save_language_model("falcon", tmp_path / "model")
+    said = "'falcon' cannot be turned into .* do not take attention from outside"
+    with pytest.raises(ConversionRefused, match=said):
         exporter.export_language_model(open_language_model(str(folder)))
 
 

@@ -289,6 +289,11 @@ RELIED_ON = (
         "main",
         "desk/clearml_tools/command.py: its command line without the frameworks",
     ),
+    Relied(
+        "transformers", "transformers/modeling_utils.py", "PreTrainedModel",
+        "from_pretrained(pretrained_model_name_or_path) output_loading_info loading_info",
+        "desk/export/heads.py: which weights are missing of what sentence-transformers loads",
+    ),
 )  # fmt: skip
 # Attributes with an underscore that the standard library documents, or that are our own.
 OPEN_ALL_THE_SAME = {"_exit", "_replace"}

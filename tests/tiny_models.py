@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,23 @@ def save_encoder(folder: Path) -> Path:
     BertModel(bert_config()).save_pretrained(str(folder))
     save_tokenizer(folder)
     return folder
+
+
+def save_older_layout(folder: Path) -> Path:
+    """An embedder in `folder`/model as sentence-transformers saved it before 2021: its Transformer
+    in a folder as every other module."""
+    model = folder / "model"
+    save_encoder(model / "0_Transformer")
+    kinds = {"0_Transformer": "Transformer", "1_Pooling": "Pooling"}
+    rows = [
+        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for at, (path, kind) in enumerate(kinds.items())
+    ]
+    (model / "modules.json").write_text(json.dumps(rows))
+    (model / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
+    (model / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return model
 
 
 def save_roberta(folder: Path) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import (
     LongformerConfig,
     LongformerForSequenceClassification,
@@ -20,6 +21,7 @@ from tests.tiny_models import (
     POSITIONS,
     save_classifier,
     save_encoder,
+    save_older_layout,
     save_roberta,
     save_sentence_model,
     save_tokenizer,
@@ -153,6 +155,32 @@ def test_a_head_without_trained_weights_is_refused(tmp_path: Path) -> None:
     model = save_encoder(tmp_path)
     with pytest.raises(ConversionRefused, match="the weights of .* parts are missing"):
         export_onnx(open_source(str(model), task="fill-mask"), tmp_path / "graph.onnx")
+
+
+@pytest.mark.parametrize("task", ["sentence-embedding", "feature-extraction"])
+def test_the_older_layout_of_an_embedder_is_loaded_and_has_a_reference(
+    tmp_path: Path, task: str
+) -> None:
+    source = open_source(str(save_older_layout(tmp_path)), task=task)
+    tokens = tokens_of(source, 16, (16,))
+    endpoint = endpoint_of(source, tensors_of(source), tokens, LIMITS)
+    assert prepare_case(source, endpoint).expected
+
+
+@pytest.mark.parametrize("task", ["sentence-embedding", "rerank", "feature-extraction"])
+def test_weights_that_would_be_made_up_are_refused_of_an_encoder(tmp_path: Path, task: str) -> None:
+    """Norms' would be ones and zeros, so that graph and reference agree; its pooler is not used."""
+    model = save_encoder(tmp_path)
+    weights = load_file(str(model / "model.safetensors"))
+    kept = {name: tensor for name, tensor in weights.items() if "pooler" not in name}
+    assert len(kept) < len(weights)
+    save_file(kept, str(model / "model.safetensors"), metadata={"format": "pt"})
+    tensors_of(open_source(str(model), task=task))
+    without = {name: tensor for name, tensor in kept.items() if "LayerNorm" not in name}
+    save_file(without, str(model / "model.safetensors"), metadata={"format": "pt"})
+    said = rf"weights of {len(kept) - len(without)} parts are missing, the first is .*LayerNorm"
+    with pytest.raises(ConversionRefused, match=said):
+        tensors_of(open_source(str(model), task=task))
 
 
 def test_a_model_that_cannot_be_exported_says_why_and_what_would_work(

@@ -65,6 +65,47 @@ def test_a_tokenizer_of_a_models_own(folder: Path, marker: Path) -> None:
     assert not marker.exists()
 
 
+@pytest.mark.parametrize("form", [dict, list])
+def test_a_tokenizer_of_its_own_beside_one_that_the_package_knows(
+    folder: Path, marker: Path, form: type
+) -> None:
+    """It would be the package's, which may make other tokens of a text."""
+    own = [None, "own.Tokenizer"]
+    change(
+        folder / "tokenizer_config.json",
+        auto_map=own if form is list else {"AutoTokenizer": own},
+    )
+    with pytest.raises(ConversionRefused, match=r"auto_map names code of its own, .* of a copy"):
+        load_tokenizer(folder)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        ("text-classification", "AutoModelForSequenceClassification"),
+        ("rerank", "AutoModelForSequenceClassification"),
+        ("feature-extraction", "AutoModel"),
+        ("sentence-embedding", "AutoModel"),
+        ("fill-mask", "AutoModelForMaskedLM"),
+    ],
+)
+def test_a_class_of_its_own_for_a_type_that_the_package_knows(
+    folder: Path, marker: Path, task: str, name: str
+) -> None:
+    """Its encoder may look both ways where the package's looks back, under the same weights."""
+    change(folder / "config.json", id2label={"0": "LABEL_0"}, auto_map={"AutoConfig": "own.Config"})
+    if task == "fill-mask":
+        change(folder / "config.json", architectures=["BertForMaskedLM"])
+    assert open_source(str(folder), task=task).task == task
+    change(folder / "config.json", auto_map={name: "own.Model"})
+    with pytest.raises(ConversionRefused, match=f"code of the model's own for {name}, and models"):
+        open_source(str(folder), task=task)
+    change(folder / "config.json", auto_map={"AutoModelForCausalLM": "own.Model"})
+    assert open_source(str(folder), task=task).task == task
+    assert not marker.exists()
+
+
 def test_a_class_of_a_models_own(folder: Path, marker: Path) -> None:
     """For a config that the package knows, and has no such head of."""
     source = open_source(str(folder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -21,11 +22,13 @@ from transformers import AutoTokenizer, BertForMaskedLM
 
 from preprocess.tokens import Tokenizer
 from preprocess.windows import Windows
+from tests.families import LINES, save_model
 from tests.tiny_models import (
     POSITIONS,
     bert_config,
     save_classifier,
     save_encoder,
+    save_older_layout,
     save_roberta,
     save_tokenizer,
 )
@@ -34,6 +37,9 @@ from transformer_serving.desk.export.endpoint_json import LIMITS, tokens_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.sentence import SentenceSettings
+
+# The special pieces of a SentencePiece model, as its trainer calls them.
+_PIECES = ("unk", "bos", "eos", "pad")
 
 
 @pytest.fixture
@@ -220,6 +226,64 @@ def test_a_tokenizer_without_tokenizer_json_is_made_from_its_vocabulary(classifi
     assert (made.pad_id, made.unk_id, made.cls_id, made.mask_id) == (0, 1, 2, 4)
 
 
+def sentencepiece_model(folder: Path, family: str, file: str, specials: list[str]) -> Path:
+    """A classifier whose tokenizer is a SentencePiece file alone, trained on what its family is."""
+    sentencepiece: Any = pytest.importorskip("sentencepiece")
+    model = save_model(family, folder)
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").unlink()
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_writer=written,
+        vocab_size=120,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **{f"{name}_piece": piece for name, piece in zip(_PIECES, specials, strict=True)},
+        **{f"{name}_id": at for at, name in enumerate(_PIECES)},
+    )
+    (model / file).write_bytes(written.getvalue())
+    return model
+
+
+def test_a_tokenizer_of_a_sentencepiece_file_alone(tmp_path: Path) -> None:
+    """Its ids are the package's own with XLM-R's offset, between its special tokens."""
+    sentencepiece: Any = pytest.importorskip("sentencepiece")
+    file = "sentencepiece.bpe.model"
+    model = sentencepiece_model(
+        tmp_path / "model", "xlm-roberta", file, ["<unk>", "<s>", "</s>", "<p>"]
+    )
+    own = sentencepiece.SentencePieceProcessor(model_file=str(model / file))
+    source = open_source(str(model))
+    text = "The train left early."
+    ids = Library.from_buffer(source.tokenizer.content).encode(text).ids
+    assert ids == [0, *(1 + at for at in own.encode(text)), 2]
+    assert source.tokenizer.pad_id == 1
+
+
+def test_a_tokenizer_that_is_made_without_its_special_tokens_is_refused(tmp_path: Path) -> None:
+    """As transformers 5.2 makes DeBERTa's; one from a tokenizer.json has what that says."""
+    model = sentencepiece_model(
+        tmp_path / "model", "deberta-v3", "spm.model", ["[UNK]", "[CLS]", "[SEP]", "[PAD]"]
+    )
+    with pytest.raises(ConversionRefused, match=r"does not put \[CLS\] and \[SEP\] around a text"):
+        open_source(str(model))
+    assert open_source(str(save_model("deberta-v3", tmp_path / "other"))).head == "sequence"
+
+
+def test_the_package_that_reads_a_sentencepiece_file_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_model("xlm-roberta", tmp_path / "model")
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").unlink()
+    (model / "sentencepiece.bpe.model").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    said = r"'sentencepiece.bpe.model' without a tokenizer.json, .* the package sentencepiece; inst"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source(str(model))
+
+
 def test_a_tokenizer_without_files_or_in_python_is_refused(classifier: Path) -> None:
     (classifier / "tokenizer.json").unlink()
     change(classifier / "tokenizer_config.json", tokenizer_class="BertTokenizerLegacyPython")
@@ -286,6 +350,29 @@ def sentence_model(folder: Path, **settings: Any) -> Path:
     return model
 
 
+def test_a_transformer_in_a_folder_of_its_own_is_read(tmp_path: Path) -> None:
+    """The layout of older releases; tests/export/test_onnx.py loads it."""
+    model = save_older_layout(tmp_path)
+    change(model / "0_Transformer" / "sentence_bert_config.json", max_seq_length=20)
+    source = open_source(str(model))
+    assert (source.folder, source.encoder) == (model, model / "0_Transformer")
+    assert (source.task, source.max_length, source.name) == ("sentence-embedding", 20, "model")
+    (source.encoder / "model.safetensors").rename(source.encoder / "pytorch_model.bin")
+    with pytest.raises(ConversionRefused, match=r"'0_Transformer/pytorch_model\.bin' is a pickle"):
+        open_source(str(model))
+
+
+@pytest.mark.parametrize("task", ["auto", "feature-extraction"])
+def test_a_first_module_that_is_no_transformer_is_told_by_its_name(
+    tmp_path: Path, task: str
+) -> None:
+    model = save_older_layout(tmp_path)
+    rows = (model / "modules.json").read_text()
+    (model / "modules.json").write_text(rows.replace("models.Transformer", "models.CLIPModel"))
+    with pytest.raises(ConversionRefused, match=r"modules\.json starts with 'CLIPModel'; only"):
+        open_source(str(model), task=task)
+
+
 def test_prompts_and_similarity_are_read(tmp_path: Path) -> None:
     model = sentence_model(
         tmp_path,
@@ -336,6 +423,99 @@ def test_a_cross_encoder_has_no_vectors(classifier: Path) -> None:
     assert open_source(str(classifier)).task == "rerank"
 
 
+@pytest.mark.parametrize("task", ["rerank", "sentence-similarity"])
+def test_a_reranker_that_answers_yes_or_no_is_no_embedder(classifier: Path, task: str) -> None:
+    """Its files do not tell it from an embedder's; one that was saved as an embedder is one."""
+    change(classifier / "config.json", architectures=["Qwen3ForCausalLM"])
+    with pytest.raises(ConversionRefused, match="is Qwen3ForCausalLM, .* answers yes or no, and"):
+        open_source(str(classifier), task=task)
+    assert open_source(str(classifier), task="sentence-embedding").head == "vector"
+    row = {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}
+    (classifier / "modules.json").write_text(json.dumps([row]))
+    assert open_source(str(classifier), task=task).head == "vector"
+
+
+@pytest.mark.parametrize(
+    ("task", "file"),
+    [
+        ("rerank", "chat_template.jinja"),
+        ("sentence-similarity", "chat_template.jinja"),
+        ("sentence-embedding", "tokenizer_config.json"),
+    ],
+)
+def test_a_chat_template_that_sentence_transformers_would_write_by_is_refused(
+    classifier: Path, task: str, file: str
+) -> None:
+    """Where a pipeline of transformers is the reference, texts are asked as they are."""
+    change(classifier / "config.json", id2label={"0": "LABEL_0"})
+    assert open_source(str(classifier), task=task).task == task
+    template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}{% endfor %}"
+    if file.endswith(".jinja"):
+        (classifier / file).write_text(template)
+    else:
+        change(classifier / file, chat_template=template)
+    with pytest.raises(ConversionRefused, match="this model's texts by its chat template, which"):
+        open_source(str(classifier), task=task)
+    assert open_source(str(classifier)).task == "text-classification"
+
+
+def test_modules_say_whether_texts_are_written_as_a_chat(tmp_path: Path) -> None:
+    """As sentence-transformers saves an embedder whose tokenizer has a template, and reads it."""
+    from sentence_transformers import SentenceTransformer
+
+    encoder = save_encoder(tmp_path / "encoder")
+    (encoder / "chat_template.jinja").write_text("{{ messages[0]['content'] }} early")
+    SentenceTransformer(str(encoder), device="cpu").save(str(tmp_path / "model"))
+    with pytest.raises(ConversionRefused, match="'message' out of modality_config"):
+        open_source(str(tmp_path / "model"))
+    settings = tmp_path / "model" / "sentence_bert_config.json"
+    modalities = json.loads(settings.read_text())["modality_config"]
+    del modalities["message"]
+    change(settings, modality_config=modalities)
+    assert open_source(str(tmp_path / "model")).head == "vector"
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    plain = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    first: Any = plain[0]
+    first.processor.chat_template = None
+    assert (model.encode("the train") == plain.encode("the train")).all()
+
+
+@pytest.mark.parametrize("task", ["auto", "rerank", "sentence-similarity", "sentence-embedding"])
+def test_a_cross_encoder_whose_score_is_made_behind_its_transformer_is_refused_by_that(
+    tmp_path: Path, task: str
+) -> None:
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Dense, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    first = Transformer(str(save_encoder(tmp_path / "encoder")))
+    width = first.get_embedding_dimension()
+    modules = [first, Pooling(width, "cls"), Dense(width, 1, module_output_name="scores")]
+    CrossEncoder(modules=modules, device="cpu").save_pretrained(str(tmp_path / "scorer"))
+    with pytest.raises(ConversionRefused, match="has 'Pooling', and a CrossEncoder is served"):
+        open_source(str(tmp_path / "scorer"), task=task)
+
+
+@pytest.mark.parametrize("task", ["auto", "rerank", "sentence-embedding"])
+def test_a_cross_encoder_of_yes_and_no_is_refused_by_its_module(tmp_path: Path, task: str) -> None:
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.cross_encoder.modules import LogitScore
+
+    first = Transformer(
+        str(save_model("qwen3", tmp_path / "model", "ForCausalLM")),
+        transformer_task="text-generation",
+    )
+    modules = [first, LogitScore(true_token_id=50, false_token_id=51)]
+    CrossEncoder(modules=modules, device="cpu").save_pretrained(str(tmp_path / "scorer"))
+    with pytest.raises(ConversionRefused, match="has 'LogitScore', and a CrossEncoder is served"):
+        open_source(str(tmp_path / "scorer"), task=task)
+    rows = json.loads((tmp_path / "scorer" / "modules.json").read_text())
+    (tmp_path / "scorer" / "modules.json").write_text(json.dumps(rows[:1]))
+    with pytest.raises(ConversionRefused, match="has a Transformer for text-generation, and"):
+        open_source(str(tmp_path / "scorer"), task=task)
+
+
 @pytest.mark.parametrize("module", ["WeightedLayerPooling", "LSTM", "CNN", "Own"])
 def test_a_module_that_is_not_served_is_refused(tmp_path: Path, module: str) -> None:
     model = sentence_model(tmp_path)
@@ -360,8 +540,11 @@ def test_a_module_of_the_models_own_code_is_refused_for_every_head(
 ) -> None:
     model = sentence_model(tmp_path, **settings)
     change(model / "config.json", id2label={"0": "LABEL_0"})
-    assert open_source(str(model), task=task).head == head
     rows = json.loads((model / "modules.json").read_text())
+    # A cross-encoder has no pooling.
+    served = rows[:1] if head == "sequence" else rows
+    (model / "modules.json").write_text(json.dumps(served))
+    assert open_source(str(model), task=task).head == head
     rows[at]["type"] = name = rows[at]["type"].replace("sentence_transformers.models", "own_code")
     (model / "modules.json").write_text(json.dumps(rows))
     (model / "own_code.py").write_text("raise SystemExit")
@@ -421,6 +604,22 @@ def test_a_padding_token_that_the_embeddings_have_no_row_for_is_refused(classifi
         open_source(str(classifier))
     change(classifier / "config.json", vocab_size=rows + 1)
     assert open_source(str(classifier)).tokenizer.pad_id == rows
+
+
+@pytest.mark.parametrize("written", [7, None])
+def test_a_decoders_classifier_that_takes_another_token_for_padding_is_refused(
+    tmp_path: Path, classifier: Path, written: int | None
+) -> None:
+    decoder = save_model("qwen3", tmp_path / "decoder")
+    pad = open_source(str(decoder)).tokenizer.pad_id
+    change(decoder / "config.json", pad_token_id=written)
+    said = rf"pad_token_id is {written}, .* set pad_token_id in config\.json to {pad}"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source(str(decoder))
+    assert open_source(str(decoder), task="feature-extraction").tokenizer.pad_id == pad
+    # Its classifier reads the first token, wherever the last one is.
+    change(classifier / "config.json", pad_token_id=written)
+    assert open_source(str(classifier)).tokenizer.pad_id == 0
 
 
 def test_a_tokenizer_with_more_tokens_than_the_embeddings_have_rows(classifier: Path) -> None:
@@ -573,6 +772,14 @@ def test_pickles_are_downloaded_for_the_folders_that_have_no_safetensors(
     assert open_source("some-owner/some-model", allow_pickle=True).folder == snapshot
     assert (snapshot / "2_Dense" / "pytorch_model.bin").exists()
     assert not any((snapshot / name).exists() for name in others)
+
+
+def test_an_older_layout_is_asked_for_no_weights_outside_its_modules(
+    hub: tuple[Path, Path],
+) -> None:
+    repository, snapshot = hub
+    save_older_layout(repository.parent).rename(repository)
+    assert open_source("some-owner/some-model").encoder == snapshot / "0_Transformer"
 
 
 def test_pickles_of_the_model_itself_are_downloaded_where_that_is_asked_for(

@@ -9,7 +9,7 @@ Tested by tests/export/test_onnx.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -61,21 +61,47 @@ def _load(class_name: str, source: ModelSource, attention: str | None) -> Any:
     cls: Any = getattr(transformers, class_name)
     # Missing weights are made up by chance, with no more than a warning.
     model, report = cls.from_pretrained(
-        str(source.folder),
+        str(source.encoder),
         dtype=torch.float32,
         attn_implementation=attention,
         output_loading_info=True,
         trust_remote_code=False,
     )
+    _check_weights(report["missing_keys"], encoder=class_name == "AutoModel")
+    model.config.use_cache = False
+    return model
+
+
+def _check_weights(missing_keys: Iterable[str], *, encoder: bool) -> None:
     # Vectors of tokens do not pass the pooler, and most encoders are saved without one.
-    unused = "pooler" if class_name == "AutoModel" else None
-    missing = sorted(name for name in report["missing_keys"] if not unused or unused not in name)
+    unused = "pooler" if encoder else None
+    missing = sorted(name for name in missing_keys if not unused or unused not in name)
     if missing:
         raise ValueError(
             f"the weights of {len(missing)} parts are missing, the first is {missing[0]}"
         )
-    model.config.use_cache = False
-    return model
+
+
+@contextmanager
+def _reported() -> Iterator[set[str]]:
+    """While open, the names of weights that are missing from what transformers loads;
+    sentence-transformers has no way to ask for them."""
+    from transformers import PreTrainedModel
+
+    # Its types know neither what it gives beside the model nor that it may be replaced.
+    base: Any = PreTrainedModel
+    own, missing = base.__dict__["from_pretrained"], set[str]()
+
+    def from_pretrained(cls: Any, *given: Any, **named: Any) -> Any:
+        model, report = own.__func__(cls, *given, **{**named, "output_loading_info": True})
+        missing.update(report["missing_keys"])
+        return model
+
+    base.from_pretrained = classmethod(from_pretrained)
+    try:
+        yield missing
+    finally:
+        base.from_pretrained = own
 
 
 def _sequence(source: ModelSource, attention: str | None) -> tuple[list[Any], Compute]:
@@ -176,12 +202,14 @@ def _vector(source: ModelSource, attention: str | None) -> tuple[list[Any], Comp
     import torch
     from sentence_transformers import SentenceTransformer
 
-    sentence_model = SentenceTransformer(
-        str(source.folder),
-        device="cpu",
-        trust_remote_code=False,
-        model_kwargs={"dtype": torch.float32, "attn_implementation": attention},
-    )
+    with _reported() as missing:
+        sentence_model = SentenceTransformer(
+            str(source.folder),
+            device="cpu",
+            trust_remote_code=False,
+            model_kwargs={"dtype": torch.float32, "attn_implementation": attention},
+        )
+    _check_weights(missing, encoder=True)
     modules: list[Any] = list(sentence_model)
     transformer, *after = modules
     encoder = transformer.auto_model

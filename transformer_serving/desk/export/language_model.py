@@ -19,6 +19,7 @@ from transformer_serving.desk.source.language_model import LanguageModelSource
 _TEXTS, _PAST, _NEW = 2, 3, 4
 # Families whose layers take no attention from outside.
 _CLOSED = ("gpt_neo", "gptj")
+_NO_PLACE = "its layers do not take attention from outside"
 
 
 def load_language_model(source: LanguageModelSource, attention: str | None = None) -> Any:
@@ -37,6 +38,9 @@ def load_language_model(source: LanguageModelSource, attention: str | None = Non
             trust_remote_code=False,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        # Falcon and others choose among their own attentions by name.
+        if isinstance(error, KeyError) and attention is not None and error.args == (attention,):
+            raise _no_graph(source, _NO_PLACE) from error
         raise ConversionRefused(
             f"the weights of '{source.name}' could not be loaded ({named_line(error)})"
         ) from error
@@ -68,12 +72,15 @@ def export_language_model(source: LanguageModelSource) -> Any:
             traced = _traced(model, attention, shape)
             make_stateful(traced, *shape)
         except Exception as error:
-            raise ConversionRefused(
-                f"model type '{source.model_type}' cannot be turned into a graph with a cache "
-                f"({named_line(error)}); convert one of the families of language models in "
-                "docs/models.md"
-            ) from error
+            raise _no_graph(source, named_line(error)) from error
     return traced
+
+
+def _no_graph(source: LanguageModelSource, why: str) -> ConversionRefused:
+    return ConversionRefused(
+        f"model type '{source.model_type}' cannot be turned into a graph with a cache ({why}); "
+        "convert one of the families of language models in docs/models.md"
+    )
 
 
 def _state_shape(config: Any) -> tuple[int, int, int]:
@@ -99,7 +106,7 @@ def _traced(model: Any, attention: Any, shape: tuple[int, int, int]) -> Any:
             _decoder(model, attention), example_input=(ids, mask, positions, *past)
         )
     if not attention.calls or attention.calls % layers:
-        raise ValueError("its layers do not take attention from outside")
+        raise ValueError(_NO_PLACE)
     return traced
 
 

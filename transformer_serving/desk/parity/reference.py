@@ -76,12 +76,12 @@ def _pipeline(task: str, source: ModelSource, endpoint: Endpoint, model: Any = N
     import torch
     from transformers import pipeline
 
-    tokenizer = load_tokenizer(source.folder)
+    tokenizer = load_tokenizer(source.encoder)
     # Every pipeline that cuts asks its tokenizer where.
     tokenizer.model_max_length = endpoint.tokens.max_length
     return pipeline(
         task,  # type: ignore[call-overload]
-        model=model or str(source.folder),
+        model=model or str(source.encoder),
         tokenizer=tokenizer,
         device="cpu",
         dtype=torch.float32,
@@ -153,7 +153,7 @@ def _zero_shot_classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(
-        str(source.folder), dtype=torch.float32, trust_remote_code=False
+        str(source.encoder), dtype=torch.float32, trust_remote_code=False
     )
     assert endpoint.classification is not None
     # The pipeline looks for entailment there, and fails where a config has id2label alone.

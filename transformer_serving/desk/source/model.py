@@ -13,8 +13,10 @@ from typing import Any
 from transformer_serving.contract.heads import TASK_HEADS
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.foreign_code import refuse_own_model
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
+from transformer_serving.desk.source.padding import check_last_token, check_row
 from transformer_serving.desk.source.pickled_weights import refuse_pickles, without_safetensors
 from transformer_serving.desk.source.sentence import (
     BARE_ENCODER,
@@ -22,7 +24,9 @@ from transformer_serving.desk.source.sentence import (
     longest_of,
     read_sentence_settings,
     read_transformer_settings,
+    refuse_chat,
     refuse_own_modules,
+    transformer_folder,
 )
 from transformer_serving.desk.source.task import head_of, task_of
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
@@ -66,6 +70,11 @@ class ModelSource:
     sentence: SentenceSettings | None
     head_size: int | None = None
 
+    @property
+    def encoder(self) -> Path:
+        """The folder of config.json, tokenizer and weights: `folder`, or one inside it."""
+        return transformer_folder(self.folder)
+
 
 def open_source(
     model: str,
@@ -85,15 +94,21 @@ def open_source(
     folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
     refuse_pickles(folder, allowed=allow_pickle)
     refuse_own_modules(folder)
-    config = read_model_config(folder)
+    encoder = transformer_folder(folder)
+    config = read_model_config(encoder)
     chosen = task_of(config, folder, task)
     head = head_of(chosen, config, folder)
+    refuse_own_model(encoder, head)
     by_sentences = "vector" in TASK_HEADS[chosen]
-    tokenizer = read_tokenizer(folder, lowercases=by_sentences)
+    tokenizer = read_tokenizer(encoder, lowercases=by_sentences)
+    if by_sentences:
+        refuse_chat(folder, tokenizer.chats)
     if head == "masks" and tokenizer.mask_id is None:
         raise ConversionRefused("fill-mask needs a tokenizer with a mask token; this one has none")
     vocabulary = int(config.get("vocab_size") or 0)
-    _check_padding(tokenizer, vocabulary)
+    check_row(tokenizer, vocabulary)
+    if head == "sequence":
+        check_last_token(config, tokenizer)
     labelled = head in ("sequence", "tokens")
     token_types = int(config.get("type_vocab_size") or 0) > 1
     return ModelSource(
@@ -112,18 +127,6 @@ def open_source(
         sentence=_sentence(folder, head, found_name),
         head_size=_head_size(config),
     )
-
-
-def _check_padding(tokenizer: TokenizerFile, vocabulary: int) -> None:
-    """A padding token that was only given a name has the id behind the last one. Its row is read
-    though nothing looks at it, and some engines make up one that others refuse."""
-    if 0 < vocabulary <= tokenizer.pad_id:
-        raise ConversionRefused(
-            f"the padding token '{tokenizer.pad_token}' has the id {tokenizer.pad_id}, and the "
-            f"model's embeddings have {vocabulary} rows; set pad_token in tokenizer_config.json to "
-            "a token that the model has, or give it a row: "
-            "model.resize_token_embeddings(len(tokenizer))"
-        )
 
 
 def _head_size(config: Mapping[str, Any]) -> int | None:

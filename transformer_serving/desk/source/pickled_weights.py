@@ -43,7 +43,9 @@ def without_safetensors(folder: Path) -> list[Path]:
     safetensors."""
     modules = _modules(folder)
     weighty = [place for name, place in modules.items() if name.endswith(_WEIGHTY)]
-    return [place for place in dict.fromkeys((folder, *weighty)) if not _is_safe(place)]
+    # In the older layout the encoder's weights are its module's, and none are the folder's own.
+    own = () if any(name.endswith("Transformer") for name in modules) else (folder,)
+    return [place for place in dict.fromkeys((*own, *weighty)) if not _is_safe(place)]
 
 
 def _is_safe(place: Path) -> bool:

@@ -51,6 +51,9 @@ _NO_LIST = (
     "modules.json is no list of modules with a type each; save the model with "
     "sentence-transformers again"
 )
+_FIRST = (
+    "modules.json starts with '{}'; only models that start with a Transformer module can be served"
+)
 # sentence-transformers' own choice for a bare encoder.
 BARE_ENCODER = SentenceSettings(("Pooling",), {}, None, "cosine")
 
@@ -121,10 +124,7 @@ def module_rows(folder: Path) -> tuple[ModuleRow, ...] | None:
 
 def _refuse_unserved(names: Sequence[str]) -> None:
     if not names or names[0] != "Transformer":
-        raise ConversionRefused(
-            f"modules.json starts with '{names[0] if names else 'nothing'}'; only models that "
-            "start with a Transformer module can be served"
-        )
+        raise ConversionRefused(_FIRST.format(names[0] if names else "nothing"))
     unserved = [name for name in names[1:] if name not in SERVED_MODULES]
     if unserved:
         raise ConversionRefused(
@@ -135,15 +135,47 @@ def _refuse_unserved(names: Sequence[str]) -> None:
 
 def read_transformer_settings(folder: Path) -> dict[str, Any]:
     """What sentence-transformers' Transformer module says of itself, in its own folder."""
-    place = folder
+    _, place = _first_module(folder)
+    found = (read_json(place / name) for name in _TRANSFORMER_FILES)
+    return next((settings for settings in found if settings), {})
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Where config.json, tokenizer and weights are: older releases of sentence-transformers gave
+    the Transformer module a folder as well. Raises ConversionRefused where another one has it."""
+    name, place = _first_module(folder)
+    if place == folder or not (place / "config.json").is_file():
+        return folder
+    if name != "Transformer":
+        raise ConversionRefused(_FIRST.format(name))
+    return place
+
+
+def _first_module(folder: Path) -> tuple[str, Path]:
+    """The first module's class name and folder; the model's own where modules.json names none."""
     try:
         rows = json.loads((folder / "modules.json").read_bytes())
         first = min(rows, key=lambda row: int(row["idx"]))
         place = folder / str(first.get("path") or "")
+        return str(first.get("type")).rsplit(".", 1)[-1], place
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
-    found = (read_json(place / name) for name in _TRANSFORMER_FILES)
-    return next((settings for settings in found if settings), {})
+        return "", folder
+
+
+def refuse_chat(folder: Path, has_template: bool) -> None:
+    """Raises ConversionRefused where sentence-transformers would make a chat's message of each
+    text: of a folder without modules by the tokenizer's template, otherwise as they say."""
+    if (folder / "modules.json").is_file():
+        as_chat = "message" in (read_transformer_settings(folder).get("modality_config") or {})
+    else:
+        as_chat = has_template
+    if as_chat:
+        raise ConversionRefused(
+            "sentence-transformers writes this model's texts by its chat template, which is not "
+            "served; where plain texts are meant, take the template (chat_template.jinja, or "
+            "chat_template in tokenizer_config.json) out of a copy of the folder, and 'message' "
+            "out of modality_config where its sentence_bert_config.json has it"
+        )
 
 
 def longest_of(settings: dict[str, Any]) -> int | None:

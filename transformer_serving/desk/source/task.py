@@ -12,6 +12,7 @@ from typing import Any
 from transformer_serving.contract.heads import GENERATION, TASK_HEADS, TASKS
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
+from transformer_serving.desk.source.sentence import module_rows, read_transformer_settings
 
 SENTENCE_TRANSFORMER, CROSS_ENCODER = "SentenceTransformer", "CrossEncoder"
 # The end of the architecture's name in config.json, and the task it was made for.
@@ -24,7 +25,9 @@ _ARCHITECTURES = {
 }
 # Ends of architectures that write text: source.language_model opens those, for one task alone.
 _ENCODER_DECODERS = ("ForConditionalGeneration",)
-_GENERATORS = ("ForCausalLM", "LMHeadModel", *_ENCODER_DECODERS)
+_CAUSAL = "ForCausalLM"
+_GENERATORS = (_CAUSAL, "LMHeadModel", *_ENCODER_DECODERS)
+_CLASSIFYING = "sequence-classification"
 # What config.json must name for a head; vectors come from any encoder.
 _NEEDED_BY_HEAD = {
     "sequence": "ForSequenceClassification",
@@ -95,6 +98,10 @@ def _check_kind(task: str, config: Mapping[str, Any], folder: Path) -> None:
             f"{SENTENCE_TRANSFORMER} or {CROSS_ENCODER}; convert one of those, or name --task "
             "feature-extraction to serve a vector of each token of its encoder"
         )
+    if kind == CROSS_ENCODER:
+        _check_score(folder)
+    if task != "sentence-embedding":
+        _refuse_yes_or_no(task, config, folder)
     # Of a folder with modules those say what it is, whatever its encoder was before.
     crosses = kind == CROSS_ENCODER or (
         not (folder / "modules.json").is_file() and _was_cross_encoder(config)
@@ -104,6 +111,34 @@ def _check_kind(task: str, config: Mapping[str, Any], folder: Path) -> None:
             f"the model is a {CROSS_ENCODER}, which scores pairs and was not trained to give "
             f"vectors; name --task rerank or sentence-similarity, or convert a "
             f"{SENTENCE_TRANSFORMER}"
+        )
+
+
+def _check_score(folder: Path) -> None:
+    """Raises ConversionRefused for a cross-encoder whose score is not its classifier's own."""
+    names = [row.name for row in module_rows(folder) or ()]
+    does = read_transformer_settings(folder).get("transformer_task", _CLASSIFYING)
+    other = next((name for name in names if name != "Transformer"), None)
+    found = f"'{other}'" if other else f"a Transformer for {does}"
+    if other is not None or does != _CLASSIFYING:
+        raise ConversionRefused(
+            f"modules.json has {found}, and a {CROSS_ENCODER} is served whose Transformer, for "
+            f"{_CLASSIFYING}, is its only module; convert the model's …ForSequenceClassification "
+            "form with one label"
+        )
+
+
+def _refuse_yes_or_no(task: str, config: Mapping[str, Any], folder: Path) -> None:
+    """Of a bare language model sentence-transformers' CrossEncoder takes the logits of "yes" and
+    "no", and its SentenceTransformer makes an embedder that was never trained: the reference would
+    be the same one, so that parity says nothing."""
+    first = next(iter(config.get("architectures") or ()), "")
+    if str(first).endswith(_CAUSAL) and not (folder / "modules.json").is_file():
+        raise ConversionRefused(
+            f"the model is {_named(config)}, which for {task} is a reranker that answers yes or "
+            "no, and that is not served; convert its …ForSequenceClassification form with one "
+            f"label, or, where it was trained to give vectors, a copy that {SENTENCE_TRANSFORMER} "
+            "saved with its pooling (modules.json)"
         )
 
 

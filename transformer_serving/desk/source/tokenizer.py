@@ -5,16 +5,20 @@ Tested by tests/source/test_model.py.
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.error_line import first_line
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.foreign_code import refuse_own_tokenizer
 from transformer_serving.desk.source.sentence import read_transformer_settings
 
 # A tokenizer without a limit of its own says a number beyond any text.
 UNBOUNDED = 1_000_000
+_FILE = "tokenizer.json"
+_SENTENCEPIECE = "sentencepiece"
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,8 @@ class TokenizerFile:
     """tokenizer.json with padding and truncation taken out, and what serving must know beside it.
 
     `names` are the inputs that the tokenizer fills. `max_length` is its own limit in tokens, ids
-    are None for tokens it does not have. `ids` is one more than its highest.
+    are None for tokens it does not have. `ids` is one more than its highest. `chats` where it has a
+    chat template.
     """
 
     content: bytes
@@ -40,6 +45,7 @@ class TokenizerFile:
     cleans_up_spaces: bool = False
     split_special_tokens: bool = False
     ids: int = 0
+    chats: bool = False
 
     def library(self) -> Any:
         """The Rust tokenizer as serving asks it."""
@@ -63,6 +69,7 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True)
     file alone need not be what the reference uses. Raises ConversionRefused when it cannot be had.
     """
     loaded = load_tokenizer(folder)
+    _check_special(folder, loaded)
     tokenizer = _backend(folder, loaded)
     if lowercases:
         _lowercase_if_asked(tokenizer, folder)
@@ -90,6 +97,7 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True)
         # Told to the Rust tokenizer at each call, and no part of its file.
         split_special_tokens=bool(getattr(loaded, "split_special_tokens", False)),
         ids=max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
+        chats=loaded.chat_template is not None,
     )
 
 
@@ -97,17 +105,49 @@ def load_tokenizer(folder: Path) -> Any:
     """transformers' own object. Raises ConversionRefused where it has none for the folder."""
     from transformers import AutoTokenizer
 
+    refuse_own_tokenizer(folder)
     try:
         # Unless told, the package asks on stdin whether to run the code that comes with the model.
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     # The package raises whatever its parsers do; each means that there is no tokenizer to use.
     except Exception as error:
+        _check_sentencepiece(folder)
         reason = first_line(error) or type(error).__name__
         raise ConversionRefused(
             f"the tokenizer of '{folder.name}' cannot be loaded by transformers ({reason}); copy "
             "the model's tokenizer.json and tokenizer_config.json into the folder (save_pretrained "
             "of its fast tokenizer writes both)"
         ) from error
+
+
+def _check_sentencepiece(folder: Path) -> None:
+    """Raises ConversionRefused where the package is missing that reads the folder's only file of a
+    tokenizer; transformers then says that another one is."""
+    found = next(iter(sorted(folder.glob("*.model"))), None)
+    if (
+        found is not None
+        and not (folder / _FILE).is_file()
+        and importlib.util.find_spec(_SENTENCEPIECE) is None
+    ):
+        raise ConversionRefused(
+            f"the tokenizer of '{folder.name}' is '{found.name}' without a {_FILE}, which "
+            f"transformers reads by the package {_SENTENCEPIECE}; install it: "
+            "pip install 'transformer-serving[convert]'"
+        )
+
+
+def _check_special(folder: Path, loaded: Any) -> None:
+    """What transformers makes of a SentencePiece file for DeBERTa has a [CLS] and a [SEP], and puts
+    neither around a text, as its own reference then does not."""
+    made = not (folder / _FILE).is_file()
+    ends = (loaded.cls_token_id, loaded.sep_token_id)
+    if made and None not in ends and not set(ends) & set(loaded("a")["input_ids"]):
+        raise ConversionRefused(
+            f"the tokenizer of '{folder.name}' has no {_FILE}, and the one that transformers makes "
+            f"of its vocabulary does not put {loaded.cls_token} and {loaded.sep_token} around a "
+            f"text; copy a {_FILE} into the folder that does, such as save_pretrained of "
+            "transformers 4 writes for its fast tokenizer"
+        )
 
 
 def _backend(folder: Path, loaded: Any) -> Any:
