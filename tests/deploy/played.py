@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 from transformer_serving.desk.bundle.folder import Bundle
@@ -60,6 +60,9 @@ class Target:
     triton = None
     look = "its state"
     files_host = "http://files"
+    # Of a server that is not there.
+    environment: Mapping[str, str] = MappingProxyType({"CLEARML_API_HOST": "http://127.0.0.1:9"})
+    serving_id = "0" * 32
 
     def __init__(self, folder: Path, configured: str | None = None, **bundles: Bundle) -> None:
         self.lock, self.plans_lock = folder / "deploy.lock", folder / "rollouts.lock"

@@ -8,21 +8,24 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.doctor.conftest import answering
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.contract.naming import VERSION_HEADER
-from transformer_serving.contract.rollout import ABORT, Allowed, Plan
+from transformer_serving.contract.rollout import ABORT, HOLDING, OVER, STATES, Allowed, Plan
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.deploy import endpoint, rollout
 from transformer_serving.desk.deploy.endpoint import add_and_look
+from transformer_serving.desk.deploy.leftover_code import forget_code
 from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.deploy.registry import SERVED
 from transformer_serving.desk.deploy.removal import remove
@@ -125,6 +128,51 @@ def test_what_a_killed_add_left_is_healed_by_the_bundle_before(
         # Nor where this desk cannot read what is stored: its hash is the bundle's.
         monkeypatch.setattr(ClearmlApi, "download", unread)
         assert not deployed(target, a)
+
+
+def test_code_that_no_endpoint_has_any_more_leaves_with_the_next_removal(
+    api: ClearmlApi, target: DeployTarget, tmp_path: Path
+) -> None:
+    """What a rollout may go back to stays, as does what may be of an endpoint on its way."""
+    service = target.cli.serving_id
+    bundle = write_small(tmp_path / "bundle")
+    version = str(bundle.manifest.bundle_version)
+    for name, told in (("texts", {}), ("texts", {"version": version}), ("others", {})):
+        add_and_look(target, bundle, name, registered(target, bundle), **told)
+    candidate = f"py_code_texts_{version}"
+
+    def task() -> dict[str, Any]:
+        return dict(api.call("tasks.get_by_id", task=service)["task"])
+
+    def keys() -> set[str]:
+        return {row["key"] for row in task()["execution"]["artifacts"]}
+
+    def state(phase: str) -> None:
+        text = json.dumps({"texts": {"phase": phase, "before": {"code": "py_code_before"}}})
+        api.call(
+            "tasks.edit_configuration", task=service, force=True,
+            configuration=[{"name": STATES, "value": text}],
+        )  # fmt: skip
+
+    (one, *rest) = task()["execution"]["artifacts"]
+    names = ("before", "text", "fresh")
+    rows = [one, *rest, *({**one, "key": f"py_code_{name}"} for name in names)]
+    rows = [{**row, "timestamp": 1_700_000_000} for row in (*rows, {**one, "key": "figures"})]
+    rows[-2]["timestamp"] = int(time.time())
+    api.call("tasks.add_or_update_artifacts", task=service, artifacts=rows, force=True)
+    state(HOLDING)
+    remove(target, "others")
+    assert keys() == {"py_code_texts", candidate, "py_code_before", "py_code_fresh", "figures"}
+    # As the controller ends a rollout that went back.
+    state(OVER)
+    endpoints = task()["configuration"]["endpoints"]
+    kept = endpoints["value"].replace(candidate, "py_code_texts")
+    api.call(
+        "tasks.edit_configuration", task=service, force=True,
+        configuration=[{**endpoints, "value": kept}],
+    )  # fmt: skip
+    forget_code(target.cli)
+    assert keys() == {"py_code_texts", "py_code_fresh", "figures"}
 
 
 def unread(*_: object) -> None:

@@ -23,6 +23,7 @@ from transformer_serving.engine.controller.first_loads import awaited
 from transformer_serving.engine.controller.records import FailedChange, Kind
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.image_pin import PINNED_TENSORRT, PINNED_TRITON, difference
+from transformer_serving.engine.shared_memory import FOLDER, area_prefix
 
 BOUND_S = 60
 
@@ -130,6 +131,21 @@ def test_a_new_start_says_nothing_of_the_one_before(tmp_path: Path) -> None:
     after = StateFile(path)
     assert after.records() == {"a": record("a")}
     assert after.failures() == {("a", "f"): failed}
+
+
+def test_the_shared_memory_of_the_container_before_is_gone_before_a_start(tmp_path: Path) -> None:
+    """A pod's outlives its containers."""
+    left = FOLDER / f"{area_prefix(tmp_path / 'models')}left"
+    of_another = FOLDER / f"{area_prefix(tmp_path / 'others')}left"
+    for area in (left, of_another):
+        area.touch()
+    try:
+        running = Container(shell(f"test ! -e {left} && exit 3"), shell("sleep 600"), tmp_path)
+        assert running.run() == 3
+        assert of_another.exists()
+    finally:
+        for area in (left, of_another):
+            area.unlink(missing_ok=True)
 
 
 def test_a_start_on_a_disk_that_takes_nothing_is_a_start(

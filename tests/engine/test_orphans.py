@@ -16,9 +16,10 @@ import pytest
 from tests.engine.serving import FIELDS, Serving, preprocess_of, serving, write_bundle
 from tests.engine.test_service import answers
 from tests.engine.text_models import write_onnx
-from tests.engine.triton_server import TritonServer, running_triton, wait_until
+from tests.engine.triton_server import TritonServer, running_triton, shared_memory, wait_until
 from tests.free_ports import free_ports
 from transformer_serving.engine.orphans import STUB, end_orphans, model_of, server_of
+from transformer_serving.engine.shared_memory import area_prefix
 from transformer_serving.engine.triton_process import LOOPBACK, TritonAddresses
 
 BOUND_S = 60
@@ -126,12 +127,19 @@ def test_what_a_killed_server_left_is_ended(one: Serving, tmp_path: Path) -> Non
     left = stubs(one.server)
     assert len(left) == 2
     assert {model_of(stub, repository) for stub in left} == {"a", "file"}
+    assert one.server.process is not None
+    areas = shared_memory(one.server.process.pid)
+    assert len(areas) == 2
+    assert all(area.name.startswith(area_prefix(repository)) for area in areas)
     assert end_orphans(repository) == 0
+    assert all(area.exists() for area in areas)
     for process in left:
         process.suspend()
     one.server.kill()
     assert end_orphans(tmp_path / "of another") == 0
+    assert all(area.exists() for area in areas)
     assert end_orphans(repository) == 2
+    assert not any(area.exists() for area in areas)
     assert not any(process.is_running() for process in left)
     one.server.start()
     for name in ("a", "file"):

@@ -86,12 +86,8 @@ class TritonServer:
 
     def kill(self) -> None:
         assert self.process is not None
-        shared = shared_memory(self.process.pid)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        # That of its models stays behind, and a container may have 64 MB of it.
-        for path in shared:
-            path.unlink(missing_ok=True)
 
 
 def wait_until(condition, seconds: float, context=lambda: "") -> None:  # type: ignore[no-untyped-def]
@@ -132,7 +128,7 @@ def running_triton(
     finally:
         # Told to leave, it waits for its models and for the clients that are still connected.
         server.kill()
-        # Of a killed one some stay for good.
+        # Of a killed one some stay for good, and its shared memory.
         end_orphans(repository)
 
 

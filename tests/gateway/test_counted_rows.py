@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Exemplar
 
 from transformer_serving.contract.worker.durations import NAME
+from transformer_serving.gateway.figures import counted_rows
 from transformer_serving.gateway.figures.counted_rows import COUNTER, counted_page, sums
 
 # A worker with counters and histograms of every kind of label; the page as the library makes it.
@@ -94,6 +97,35 @@ def test_a_help_that_was_reworded_makes_no_second_row(tmp_path: Path) -> None:
         counts.close()
     found, _ = rows(page_of(tmp_path, None))
     assert found == {("hits_total", frozenset({("why", "a")})): 4.0}
+
+
+def test_a_key_is_read_for_the_first_page_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of more keys than are kept once they are gone; most are of endpoints that went."""
+    read, loads = [], json.loads
+
+    def counting(text: str) -> object:
+        read.append(text)
+        return loads(text)
+
+    monkeypatch.setattr(json, "loads", counting)
+
+    def counts(endpoints: int) -> dict[str, float]:
+        return {
+            mmap_key("hits", "hits_total", ["endpoint"], [f"e{number}"], "Hits."): 1.0
+            for number in range(endpoints)
+        }
+
+    many, few = counts(70_000), counts(10)
+    first = counted_page(many, {}, {"e7"})
+    assert len(read) >= 70_000
+    read.clear()
+    assert counted_page(many, {}, {"e7"}) == first
+    assert not read
+    counted_page(few, {}, {"e7"})
+    assert not read
+    assert len(counted_rows._meanings) < 70_000
+    assert counted_page(many, {}, {"e7"}) == first
+    assert len(read) == 70_000 - 10
 
 
 def test_with_exemplars_it_is_openmetrics(tmp_path: Path) -> None:

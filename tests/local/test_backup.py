@@ -540,6 +540,31 @@ def test_a_large_database_is_served_first_and_looked_at_then(
     Store(data).close()
 
 
+def test_on_a_full_disk_no_note_is_left_half_written(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 2) as disk:
+        filled(disk).close()
+        damage(disk)
+        data = control_plane_data(disk)
+        with closing(sqlite3.connect(data / DATABASE)) as served:
+            served.execute("PRAGMA user_version").fetchone()
+            fill(disk)
+            assert "is damaged; lost: " in str(integrity.found_damage(data))
+        # It is looked for, and found, again.
+        assert integrity.noted(data) is None
+        assert not list(data.glob("*.damaged*"))
+
+
+def test_an_empty_note_says_the_fix_too(state: Path) -> None:
+    """Its disk was full, or the machine went down, as it was written."""
+    filled(state).close()
+    data = control_plane_data(state)
+    note = integrity.note_of(data)
+    note.touch()
+    with pytest.raises(StoreError, match=r"is damaged; lost: .* restore FILE; .*\.damaged"):
+        Store(data)
+    assert str(note) in str(health.data_fault(state))
+
+
 def test_what_cannot_be_read_now_ends_nothing(state: Path) -> None:
     filled(state).close()
     data = control_plane_data(state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import subprocess
@@ -110,6 +111,40 @@ def test_one_that_has_not_answered_yet_may_take_longer(
     assert played.lives()
     monkeypatch.setattr(watchdog, "START_S", 0.0)
     played.until(played.ended)
+
+
+def test_a_probe_that_fails_is_no_answer_and_the_next_one_comes(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a heartbeat on a disk that is away for a moment; the parts after it are looked at."""
+    beats = iter(range(1_000))
+
+    def beat(path: Path) -> float:
+        number = next(beats)
+        if number == 0:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return float(number)
+
+    monkeypatch.setattr(watchdog, "_beat", beat)
+    monkeypatch.setattr(watchdog, "PROBE_TIMEOUT_S", 0.01)
+    pid, watches = played.process.pid, played.looks.watches
+    runs = {name: Process(name, "RUNNING", pid, 1.0) for name in ("controller", "inference")}
+    played.looks.look(runs)
+    failed = watches["controller"].probe
+    assert failed is not None
+    assert isinstance(failed.exception(timeout=60), OSError)
+    del watches["inference"]
+    played.looks.look(runs)
+    assert watches["controller"].missed == 1
+    assert watches["inference"].probe is not None
+
+    def answered() -> bool:
+        played.looks.look(runs)
+        return watches["controller"].answered
+
+    wait_until(answered, 60)
+    assert watches["controller"].missed == 0
+    assert played.lives()
 
 
 def test_one_that_is_stopped_is_ended_at_the_second_look(played: Played) -> None:

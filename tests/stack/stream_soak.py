@@ -199,8 +199,8 @@ def main() -> None:
         (minutes, last), (_, first) = part.seen[-1], part.seen[0]
         early, late = part.slope(0, 1 / 3), part.slope(2 / 3, 1)
         sys.stdout.write(
-            f"{name}: {first:.0f} MiB at the start, {last:.0f} at the end; a minute {early:+.2f} in "
-            f"the first third, {late:+.2f} in the last\n"
+            f"{name}: {first:.0f} MiB at the start, {last:.0f} at the end; a minute {early:+.2f} "
+            f"in the first third, {late:+.2f} in the last\n"
         )
         if minutes > 1 and part.goes_on:
             wrong.append(f"{name} grows by {late:.1f} MiB a minute, to the end")

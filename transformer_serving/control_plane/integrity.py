@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_serving.contract.identity import DAMAGED_ARCHIVE
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.control_plane.addresses import own_path
 from transformer_serving.control_plane.errors import ApiError
 from transformer_serving.control_plane.file_path import path_parts
@@ -113,12 +114,16 @@ def found_damage(folder: Path) -> str | None:
         lost = _lost_with_all(error)
     if lost is None:
         return None
-    note = note_of(folder)
-    database = folder / DATABASE
-    why = f"{database} is damaged; lost: {lost}. Fix: {fix()}; or repair it and delete {note}"
+    why = _to_note(folder, lost)
+    # Whole or not at all: on a full disk it is found again.
     with suppress(OSError):
-        note.write_text(why, "utf-8")
+        replace_file(note_of(folder), why, durable=True)
     return why
+
+
+def _to_note(folder: Path, lost: str) -> str:
+    repaired = f"or repair it and delete {note_of(folder)}"
+    return f"{folder / DATABASE} is damaged; lost: {lost}. Fix: {fix()}; {repaired}"
 
 
 def _lost_with_all(error: Exception) -> str | None:
@@ -130,7 +135,9 @@ def _lost_with_all(error: Exception) -> str | None:
 def noted(folder: Path) -> str | None:
     """Why nothing of the folder is served, where that was found before."""
     with suppress(OSError):
-        return note_of(folder).read_text("utf-8")
+        # One that a full disk has cut to nothing was written for a reason, too.
+        said = note_of(folder).read_text("utf-8", "replace").strip()
+        return said or _to_note(folder, "what its note, which is empty, no longer says")
     return None
 
 

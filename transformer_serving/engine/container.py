@@ -146,7 +146,7 @@ class Container:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._leave)
         _forget_status(self._state)
-        self._triton.start()
+        self._start_triton()
         self._controller.start()
         code = None
         while code is None:
@@ -166,10 +166,14 @@ class Container:
         _log.error("tritonserver ended with %s after %.0f s", ended, self._triton.lived())
         if self._triton.lived() < _QUICK_END_S:
             return ended if ended > 0 else 1
+        self._start_triton()
+        return None
+
+    def _start_triton(self) -> None:
+        """In a pod, also what the container before has left: its shared memory outlives it."""
         if left := end_orphans(self._repository):
             _log.warning("%d of its model processes were left and have been killed", left)
         self._triton.start()
-        return None
 
     def _look_after_controller(self) -> None:
         ended = self._controller.ended()

@@ -1,4 +1,4 @@
-"""Model processes that a Triton left behind when it was killed.
+"""Model processes that a Triton left behind when it was killed, and its shared memory.
 
 Triton's Python stubs end when they see their server gone, but not those that waited for a lock in
 its shared memory when it died: they stay for good, with their memory and with the server's sockets,
@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from transformer_serving.engine.shared_memory import remove_areas
+
 # /proc has the first 15 characters of a name.
 SERVER = "tritonserver"
 STUB = "triton_python_b"
@@ -21,7 +23,10 @@ _REPOSITORY = "--model-repository"
 
 
 def end_orphans(repository: Path) -> int:
-    """Kill the stubs with models of `repository` that have no server; how many there were."""
+    """Kill the stubs with models of `repository` that have no server; how many there were.
+
+    Without a Triton that serves it, what is left of its shared memory goes, too.
+    """
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -29,6 +34,8 @@ def end_orphans(repository: Path) -> int:
                 process.kill()
                 found.append(process)
     gone, _ = psutil.wait_procs(found, timeout=5)
+    if server_of(repository) is None:
+        remove_areas(repository)
     return len(gone)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from transformer_serving.contract.naming import UNQUOTED_MARKS, is_unquoted
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.libpython import libpython_folder
+from transformer_serving.engine.shared_memory import area_options
 
 LOOPBACK = "127.0.0.1"
 # The inference container pings beside calls that wait; Triton's default of five minutes between
@@ -108,6 +109,7 @@ def triton_command(
         f"--grpc-http2-min-recv-ping-interval-without-data={_PING_INTERVAL_MS}",
         *_http("metrics", listen.metrics),
         closed_http(),
+        *area_options(repository, backend_directory),
     ]
     if key is not None:
         command.append(closed_grpc(key))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from transformer_serving.desk.clearml_tools.cli import COMMAND_S, ClearmlCli, listed_endpoints
+from transformer_serving.desk.deploy.leftover_code import forget_code
 from transformer_serving.desk.deploy.registry import split
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
@@ -39,6 +41,7 @@ def remove(target: DeployTarget, endpoint: str, *, forget: bool = False) -> Remo
             target.cli.check_version()
             take_out(target.cli, endpoint)
         forgotten = forget_unused(target, [row.model_id for row in rows])
+        _forget_code(target)
     return Removed(endpoint, endpoint in listed, forgotten)
 
 
@@ -71,7 +74,16 @@ def forget_older(
         kept = {model_id, candidate, *(row.model_id for row in rows[:keep])}
         kept |= {row.model_id for row in split(rows, model_id) if row is not None}
         old = [row.model_id for row in rows if row.model_id not in kept]
-        return forget_unused(target, old)
+        forgotten = forget_unused(target, old)
+        _forget_code(target)
+        return forgotten
+
+
+def _forget_code(target: DeployTarget) -> None:
+    """What was asked for is done, and fails by nothing of this: the next command takes out what
+    stays."""
+    with suppress(Failure):
+        forget_code(target.cli)
 
 
 def forget_unused(target: DeployTarget, models: list[str]) -> int:

@@ -118,10 +118,11 @@ class Watchdog:
         if watch is None or watch.pid != pid:
             watch = self.watches[part.name] = Watch(pid, now)
         if watch.probe is not None and watch.probe.done():
-            answered = watch.probe.result()
+            # Taken out first: one that failed would be asked for its answer for ever.
+            done, watch.probe = watch.probe, None
+            answered = _said(part, done)
             watch.answered |= answered
             watch.missed = 0 if answered else watch.missed + 1
-            watch.probe = None
         if watch.probe is None:
             watch.probe = self.pool.submit(self._answers, part, watch)
         if watch.answered and watch.missed >= SILENT_PROBES:
@@ -138,6 +139,14 @@ class Watchdog:
         before, watch.beat = watch.beat, _beat(beat_file(self.state, part))
         time.sleep(PROBE_TIMEOUT_S if before is None or watch.beat == before else 0)
         return watch.beat is not None and watch.beat != before
+
+
+def _said(part: Part, done: Future[bool]) -> bool:
+    """Whether it answered; a probe that failed, such as at a file that cannot be read, is none."""
+    failed = done.exception()
+    if failed is not None:
+        _log.warning("a probe of %s failed", part.name, exc_info=failed)
+    return failed is None and done.result()
 
 
 def _states_of(mains: Collection[int]) -> Iterable[tuple[int, int, str]]:
@@ -161,6 +170,9 @@ def _end(name: str, pid: int, reason: str) -> None:
             os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
+    except OSError:
+        # The other parts are looked at all the same.
+        _log.exception("%s (pid %d) could not be ended", name, pid)
 
 
 def _beat(path: Path) -> float | None:

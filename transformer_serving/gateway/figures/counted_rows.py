@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from sys import intern
 from typing import NamedTuple
 
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
@@ -32,7 +33,7 @@ COUNTER, HISTOGRAM = "counter", "histogram"
 REFUSED = "transformer_serving_gateway_refused"
 REFUSED_HELP = "Requests that the gateway refused."
 REFUSED_LABELS = ("endpoint", "code")
-# Keys of endpoints come and go with the configuration.
+# Keys of endpoints come and go with the configuration; up to so many stay remembered.
 _REMEMBERED = 1 << 16
 # The end of a bucket's line, by its other labels and its bound as they are written.
 Suffixes = Mapping[tuple[str, str], str]
@@ -64,6 +65,27 @@ class _Meaning(NamedTuple):
         return f"# HELP {name} {self.help.translate(escapes)}\n# TYPE {name} {kind}\n"
 
 
+class _Meanings(dict[str, _Meaning]):
+    """Each key is read once, however many there are: a page asks for all of them, so that of a
+    cache that is too small by one key none would be left for the next page.
+    """
+
+    def __missing__(self, key: str) -> _Meaning:
+        self[key] = meaning = _meaning(key)
+        return meaning
+
+    def forget_others(self, *used: Mapping[str, float]) -> None:
+        """Where most are no longer used; pages of some endpoints alone use a part of them."""
+        if len(self) <= max(_REMEMBERED, 2 * sum(map(len, used))):
+            return
+        kept = {key: self[key] for numbers in used for key in numbers}
+        self.clear()
+        self.update(kept)
+
+
+_meanings = _Meanings()
+
+
 def sums(paths: Iterable[Path]) -> dict[str, float]:
     """The numbers of several files of one kind, added up by their keys."""
     found: dict[str, float] = defaultdict(float)
@@ -86,11 +108,13 @@ def counted_page(
     traced = None if exemplars is None else dict(map(_suffix, exemplars.items()))
     all_counters = {**_zeros(_refusal_keys, ("", *names) if names else ()), **counters}
     all_histograms = {**_zeros(_answer_keys, names), **histograms}
-    return "".join(
+    text = "".join(
         line
         for kind, numbers in ((COUNTER, all_counters), (HISTOGRAM, all_histograms))
         for line in _lines(kind, numbers, traced, lambda name: is_shown(name, known, alone=alone))
     )
+    _meanings.forget_others(all_counters, all_histograms)
+    return text
 
 
 def is_shown(endpoint: str | None, known: Known, *, alone: bool) -> bool:
@@ -109,7 +133,7 @@ def _lines(
     plain: dict[str, dict[tuple[str, str], float]] = defaultdict(lambda: defaultdict(float))
     buckets: dict[str, dict[str, dict[float, float]]] = defaultdict(_counts)
     for key, value in numbers.items():
-        one = _meaning(key)
+        one = _meanings[key]
         if not shown(one.endpoint):
             continue
         if one.family not in heads:
@@ -167,12 +191,12 @@ def _shown(labels: Mapping[str, str]) -> str:
     )
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def _meaning(key: str) -> _Meaning:
     family, name, labels, text = json.loads(key)
     bound = labels.pop("le", None)
+    # The same few words stand in very many keys.
     return _Meaning(
-        family, text, name, _shown(labels), labels.get("endpoint"),
+        intern(family), intern(text), intern(name), _shown(labels), labels.get("endpoint"),
         None if bound is None else float(bound),
     )  # fmt: skip
 
