@@ -69,8 +69,8 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True)
     file alone need not be what the reference uses. Raises ConversionRefused when it cannot be had.
     """
     loaded = load_tokenizer(folder)
-    _check_special(folder, loaded)
     tokenizer = _backend(folder, loaded)
+    _check_special(folder, loaded)
     if lowercases:
         _lowercase_if_asked(tokenizer, folder)
     tokenizer.no_padding()
