@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 from preprocess import Collect, Preprocess
 from preprocess.dialects import OPERATIONS, is_spoken_by
 from preprocess.generation import TextGeneration
+from transformer_serving.contract.dialects import PLAINER
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.worker.process_wide import process_wide
+from transformer_serving.contract.worker.request_context import current_operation
 
 _PROBE_EVERY_S = 0.25
 # A Preprocess that nobody asked for so long is not kept for a later handover.
@@ -154,11 +156,15 @@ class Successor:
         predecessor = self.handover.server()
         if predecessor is None:
             return self.own.preprocess(body, state, collect)
-        if not is_spoken_by(predecessor, self.own.begin(body, state).operation):
-            return ServingError(
-                "unavailable", "the bundle before this one does not speak the dialect; this one "
-                "does as soon as its engine is loaded",
-            )  # fmt: skip
+        operation = self.own.begin(body, state).operation
+        if not is_spoken_by(predecessor, operation):
+            plainer = PLAINER.get(operation.name)
+            if plainer is None or not is_spoken_by(predecessor, OPERATIONS[plainer]):
+                return ServingError(
+                    "unavailable", "the bundle before this one does not speak the dialect; this "
+                    "one does as soon as its engine is loaded",
+                )  # fmt: skip
+            current_operation.set((plainer, b""))
         state[_LENT] = lent = Lent(predecessor, body, {})
         return predecessor.preprocess(body, lent.state, collect)
 

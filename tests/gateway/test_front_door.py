@@ -14,6 +14,7 @@ import pytest
 from starlette.responses import Response
 
 from tests.gateway.played_host import Ours, Processor, host_of
+from transformer_serving.contract.worker.request_context import current_operation
 from transformer_serving.gateway import shutdown
 from transformer_serving.gateway.body import incoming as body_module
 from transformer_serving.gateway.front_door import FrontDoor
@@ -279,3 +280,32 @@ async def test_sigterm_at_once(
         signal.raise_signal(signal.SIGTERM)
     assert term_handler == [signal.SIGTERM]
     assert await not_ready_because(door) == "shutting down"
+
+
+@pytest.mark.parametrize(
+    ("known", "status", "asked"),
+    [
+        ({"openai.tgi_chat", "openai.chat"}, 200, ["openai.tgi_chat"]),
+        ({"openai.chat"}, 200, ["openai.chat"]),
+        ({"openai.embeddings"}, 422, []),
+    ],
+)
+@pytest.mark.parametrize("path", ["/tgi/ours", "/hf/ours"])
+async def test_a_bundle_is_asked_what_its_code_knows(
+    path: str, known: set[str], status: int, asked: list[str]
+) -> None:
+    class Speaks(Ours):
+        operations = frozenset(known)
+
+    door, heard = Door(), []
+
+    async def answer(url: str) -> Response:
+        operation = current_operation.get()
+        assert operation is not None
+        heard.append(operation[0])
+        return Response(b"{}")
+
+    door.processor._answer = answer  # type: ignore[method-assign]
+    door.processor.built("ours", Speaks())
+    assert await door.post(f"{path}/v1/chat/completions", b'{"messages": []}', b"") == status
+    assert heard == asked

@@ -17,6 +17,7 @@ from preprocess.handover import Handover, Successor
 from preprocess.stats import EndpointFigures
 from preprocess.tensors import Tensor
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.worker.request_context import begin_request, current_operation
 
 
 @pytest.fixture(autouse=True)
@@ -169,6 +170,24 @@ async def test_all_three_steps_are_the_predecessors_until_the_engine_is_there(
     await asyncio.sleep(0)
     assert (await answer(successor)).headers["x-bundle-version"] == "2"
     assert len(older.asked) == 6
+
+
+async def test_a_predecessor_is_asked_as_it_knows_it(successor: Successor) -> None:
+    class Plainer(Older):
+        operations = frozenset({"openai.chat"})
+
+        def preprocess(self, body: Any, state: dict[str, Any], collect: Any = None) -> Any:
+            self.asked.append(repr(current_operation.get()))
+            return super().preprocess(body, state, collect)
+
+    older = Plainer()
+    before(successor, older, Engine())
+    begin_request(("a", None), ("openai.tgi_chat", b""))
+    assert (await answer(successor)).headers["x-bundle-version"] == "1"
+    assert older.asked[0] == repr(("openai.chat", b""))
+    begin_request(("a", None), ("openai.embeddings", b""))
+    refusal = successor.preprocess(BODY, {})
+    assert refusal.kind.code == "unavailable"
 
 
 async def test_nobody_waits_for_a_triton_that_does_not_say_whether_it_has_the_engine(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
+from transformer_serving.contract.dialects import PLAINER
 from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.keys import Key
 from transformer_serving.contract.worker.request_context import (
@@ -102,9 +103,13 @@ class Reader:
             return
         if await self._short_way.kind_of(target) is Kind.UNKNOWN:
             raise unknown_endpoint()
-        if not self._short_way.speaks(target, operation):
+        if self._short_way.speaks(target, operation):
+            return
+        plainer = PLAINER.get(operation)
+        if plainer is None or not self._short_way.speaks(target, plainer):
             raise ServingError(
                 "impossible",
                 "the endpoint answers at /serve/NAME only: its code is not of this kit, or is of "
                 "an older one; convert its model again",
             )
+        current_operation.set((plainer, b""))
