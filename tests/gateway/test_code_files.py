@@ -9,6 +9,7 @@ import threading
 import zipfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -349,3 +350,52 @@ def test_no_start_waits_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
     made.deserialize("task", True, skip_sync=True)
     made.deserialize()
     assert asked == [("task", False, False), ("task", False, True), (None, False, False)]
+
+
+async def test_a_store_that_never_comes_is_asked_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_files, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(code_files, "_LONGEST_PAUSE_S", 0.0)
+    code, files = Artifact(tmp_path, "py_a", "a"), code_files.CodeFiles()
+    code.store = "raises"
+    for _ in range(1100):
+        await files.come(code, "a", 10.0)
+    assert len(code.asked) == 1100
+    code.store = "well"
+    await files.come(code, "a", 10.0)
+    assert files.copy(code) is not None
+
+
+async def test_an_address_that_cannot_be_read_is_not_quoted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code, files = Artifact(tmp_path, "py_a", "a"), code_files.CodeFiles()
+    code.store, code.url = "raises", "https://me:secret\u2100@store.example/a"
+    await files.come(code, "a", 10.0)
+    assert "ConnectionError" in caplog.text
+    assert "secret" not in caplog.text
+
+
+async def test_pauses_begin_anew_after_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that the cache has dropped is not asked for as if it had failed all the while."""
+    monkeypatch.setattr(code_files, "_FIRST_PAUSE_S", 1.0)
+    monkeypatch.setattr(code_files, "_LONGEST_PAUSE_S", 4.0)
+    clock = [1000.0]
+    monkeypatch.setattr(code_files, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    code, files = Artifact(tmp_path, "py_a", "a"), code_files.CodeFiles()
+
+    async def pauses(store: str, count: int) -> list[str]:
+        code.store = store
+        caplog.clear()
+        for _ in range(count):
+            clock[0] += 60.0
+            await files.come(code, "a", 10.0)
+        return [one.partition("after ")[2] for one in caplog.messages]
+
+    assert await pauses("refuses", 4) == ["1 s", "2 s", "4 s", "4 s"]
+    await pauses("well", 1)
+    code.file.unlink()
+    assert await pauses("refuses", 2) == ["1 s", "2 s"]
