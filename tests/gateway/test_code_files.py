@@ -114,6 +114,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> None:
     code_files.code_files.cache_clear()
     for module in (building, golden_rounds):
         monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(building, "_UPDATE_WAIT_S", 0.02)
     monkeypatch.setattr(golden_rounds, "_TIMEOUT_S", 5.0)
     monkeypatch.setattr(golden_rounds, "EVERY_S", 0.1)
     monkeypatch.setattr(golden_rounds, "_LOOK_S", 0.05)
@@ -224,6 +225,38 @@ async def test_an_update_is_served_by_the_code_before_until_its_own_has_come(
         assert await gateway.says("a") == 404
         await gateway.until(lambda: forgotten(gateway, "a"))
     assert threading.main_thread() not in {*old.asked, *new.asked}
+
+
+@contextlib.asynccontextmanager
+async def change_of(processor: Any, artifact: Artifact) -> AsyncIterator[None]:
+    """As the host's thread takes a change over: what comes meanwhile waits for its end."""
+    processor._update_lock_flag = True
+    yield
+    await asyncio.sleep(0.1)
+    engine = processor._endpoints["a"].engine_type
+    processor._task.artifacts["py_a"] = artifact
+    processor._endpoints = {"a": endpoint("a", "py_a", engine)}
+    processor._update_lock_flag = False
+    processor._engine_processor_lookup = {}
+
+
+@pytest.mark.parametrize("by", ["request", "golden"])
+async def test_a_second_update_right_behind_a_first_is_fetched_too(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was fetched before the change is not what is built after it."""
+    monkeypatch.setattr(building, "PATIENCE_S", 30.0)
+    old, new = Artifact(tmp_path, "py_a", "old"), Artifact(tmp_path, "py_a", "new")
+    processor = processor_of(Task(old), a="py_a")
+    gateway = Gateway(processor)
+    assert await gateway.says("a") == "old"
+    way = gateway.door._short_way
+    processor._engine_processor_lookup = {}
+    async with change_of(processor, new):
+        ask = gateway.ask("a") if by == "request" else way.own_answer("a", {})
+        asked: asyncio.Task[Any] = asyncio.ensure_future(ask)
+    answer = await asked
+    assert b"new" in (answer.content if by == "request" else answer.body)
 
 
 async def more_than(asked: int, artifact: Artifact) -> bool:

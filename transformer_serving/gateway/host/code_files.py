@@ -147,6 +147,10 @@ class CodeFiles:
             fetch.start()
         await fetch.wait(patience_s)
 
+    def asked(self, artifact: Any) -> bool:
+        """Whether it was ever asked for."""
+        return _key(artifact) in self._fetches
+
     def copy(self, artifact: Any) -> _Copy | None:
         """What has come of it; asks nobody."""
         fetch = self._fetches.get(_key(artifact))
