@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from clearml_serving.serving import model_request_processor
 from clearml_serving.serving.endpoints import ModelEndpoint
 from clearml_serving.serving.model_request_processor import (
     EndpointNotFoundException,
@@ -21,6 +22,7 @@ from clearml_serving.serving.model_request_processor import (
     ModelRequestProcessor,
 )
 from clearml_serving.serving.preprocess_service import BasePreprocessRequest
+from starlette.responses import JSONResponse
 
 from tests.gateway.played_host import host_of
 from transformer_serving.gateway import golden_rounds
@@ -36,13 +38,13 @@ class Preprocess:
     serves_responses = {ours}
     operations = frozenset()
 
-    def preprocess(self, body, state, collect=None):
+    {steps} preprocess(self, body, state, collect=None):
         return body
 
     async def process(self, data, state, collect=None):
         return data
 
-    def postprocess(self, data, state, collect=None):
+    {steps} postprocess(self, data, state, collect=None):
         return JSONResponse({{"code": "{says}"}})
 """
 TENSORS = {
@@ -56,11 +58,13 @@ class Artifact:
 
     type = "custom"
 
-    def __init__(self, folder: Path, name: str, says: str, *, ours: bool = True) -> None:
+    def __init__(
+        self, folder: Path, name: str, says: str, *, ours: bool = True, steps: str = "def"
+    ) -> None:
         self.name = name
         self.url = f"https://me:secret@store.example/{folder.name}/{name}?signature=secret"
         self.file = folder / f"{says}.py"
-        self.file.write_text(CODE.format(says=says, ours=ours))
+        self.file.write_text(CODE.format(says=says, ours=ours, steps=steps))
         self.hash = hashlib.sha256(self.file.read_bytes()).hexdigest()
         self.store = "well"
         self.let_go = threading.Event()
@@ -115,6 +119,8 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (building, golden_rounds):
         monkeypatch.setattr(module, "PATIENCE_S", 0.05)
     monkeypatch.setattr(building, "_UPDATE_WAIT_S", 0.02)
+    # The host's own sleep while it takes a change over is half a second longer than this.
+    monkeypatch.setattr(model_request_processor, "random", lambda: -0.48)
     monkeypatch.setattr(golden_rounds, "_TIMEOUT_S", 5.0)
     monkeypatch.setattr(golden_rounds, "EVERY_S", 0.1)
     monkeypatch.setattr(golden_rounds, "_LOOK_S", 0.05)
@@ -238,6 +244,63 @@ async def change_of(processor: Any, artifact: Artifact) -> AsyncIterator[None]:
     processor._endpoints = {"a": endpoint("a", "py_a", engine)}
     processor._update_lock_flag = False
     processor._engine_processor_lookup = {}
+
+
+class HostsApp:
+    """As much of the host's app as asks its processor."""
+
+    def __init__(self, processor: Any) -> None:
+        self.processor = processor
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            answer = await self.processor.process_request("a", None, {})
+        except Exception:
+            answer = JSONResponse({}, 500)
+        await answer(scope, receive, send)
+
+
+@pytest.mark.parametrize(
+    ("engine", "store", "code"),
+    [
+        ("triton", "well", "new"),
+        ("triton", "refuses", "old"),
+        ("custom_async", "well", "new"),
+        ("custom_async", "refuses", "unavailable"),
+    ],
+)
+async def test_a_request_that_an_update_holds_back_has_its_code_fetched(
+    engine: str, store: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one of ours the host itself builds the new engine then; of another its own app does."""
+    monkeypatch.setattr(building, "PATIENCE_S", 30.0)
+    ours, steps = engine == "triton", "def" if engine == "triton" else "async def"
+    old = Artifact(tmp_path, "py_a", "old", ours=ours, steps=steps)
+    new = Artifact(tmp_path, "py_a", "new", ours=ours, steps=steps)
+    new.store = store
+    processor = processor_of(Task(old), a="py_a")
+    processor._endpoints["a"] = endpoint("a", "py_a", engine)
+    gateway = Gateway(processor)
+    gateway.host.app = HostsApp(processor)
+    assert await gateway.says("a") == "old"
+    async with change_of(processor, new):
+        asked = asyncio.create_task(gateway.says("a"))
+    assert await asked == code
+
+
+async def test_an_update_of_a_route_builds_all_that_it_may_lead_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "PATIENCE_S", 30.0)
+    old, new = Artifact(tmp_path, "py_a", "old"), Artifact(tmp_path, "py_a", "new")
+    processor = processor_of(Task(old), a="py_a", b="py_a")
+    processor._canary_route["split"] = {"endpoints": ["a", "b"], "weights": [0.5, 0.5]}
+    gateway = Gateway(processor)
+    assert await gateway.says("split") == "old"
+    async with change_of(processor, new):
+        asked = [asyncio.create_task(gateway.says("split")) for _ in range(20)]
+    # Of these "b" went with the change: the host says so, and what draws "a" is answered.
+    assert {*await asyncio.gather(*asked)} == {"new", 404}
 
 
 @pytest.mark.parametrize("by", ["request", "golden"])
