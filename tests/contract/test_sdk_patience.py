@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import logging
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +20,7 @@ from clearml.backend_interface.session import SendError
 from transformer_serving.contract.worker import sdk_patience
 
 base: Any = importlib.import_module("clearml.backend_interface.base").InterfaceBase
+REPO = Path(__file__).parents[2]
 REFUSED = LoginError("Failed getting token (error 401 from http://api): unauthorized")
 KEYS = "http://api refused the login; check CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY"
 
@@ -110,15 +114,41 @@ def test_a_thread_with_somebody_to_tell_waits_for_nothing(
     assert pauses == [1]
 
 
-@pytest.mark.parametrize(("outcome", "error"), [(REFUSED, LoginError), (502, SendError)])
-def test_nobody_waits_while_the_process_ends(
-    outcome: Any, error: type[Exception], pauses: list[float]
-) -> None:
-    sdk_patience._patience().leave()
-    with pytest.raises(error):
-        send(Session(outcome))
-    if outcome == 502:
-        assert send(Session(outcome), raise_on_errors=False).meta.result_code == 502
+ENDING = """
+import atexit, sys, threading
+from tests.contract.test_sdk_patience import REFUSED, Session, sdk_patience, send
+
+sdk_patience.wait_between_tries()
+send(Session())
+
+def told(who, outcome):
+    try:
+        send(Session(*[outcome] * 99))
+    except Exception as error:
+        print(who, type(error).__name__, flush=True)
+
+def at_exit():
+    told("the end", REFUSED)
+    told("the end", 502)
+    print(send(Session(502), raise_on_errors=False).meta.result_code)
+
+# As the SDK does: after its first answers, by the main thread, which then joins others.
+atexit.register(at_exit)
+threading.Thread(target=told, args=("a thread", REFUSED)).start()
+while sdk_patience.refusal() is None:
+    pass
+"""
+
+
+def test_nobody_waits_while_the_process_ends() -> None:
+    """Whoever registered first for its end, and whoever waited before."""
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING], cwd=REPO, timeout=50, check=True,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.stdout.splitlines() == [
+        "a thread LoginError", "the end LoginError", "the end SendError", "502",
+    ]  # fmt: skip
 
 
 def test_what_the_sdk_answers_itself_is_left_to_it(pauses: list[float]) -> None:
@@ -130,18 +160,15 @@ def test_what_the_sdk_answers_itself_is_left_to_it(pauses: list[float]) -> None:
 
 
 def test_an_answer_ends_the_pauses_of_all() -> None:
-    """And so does the end of the process."""
-    for end in (sdk_patience._Patience.answered, sdk_patience._Patience.leave):
-        patience = sdk_patience._Patience()
-        patience.refused(sdk_patience.Refusal("played"))
-        waiting = [threading.Thread(target=patience.wait, args=(600.0,)) for _ in range(3)]
-        for thread in waiting:
-            thread.start()
-        ended: Callable[[Any], None] = end
-        ended(patience)
-        for thread in waiting:
-            thread.join(60)
-            assert not thread.is_alive()
+    patience = sdk_patience._Patience()
+    patience.refused(sdk_patience.Refusal("played"))
+    waiting = [threading.Thread(target=patience.wait, args=(600.0,)) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    patience.answered()
+    for thread in waiting:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_done_twice_it_is_done_once(pauses: list[float]) -> None:

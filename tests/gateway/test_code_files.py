@@ -9,10 +9,12 @@ import threading
 import zipfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from clearml_serving.serving import model_request_processor
 from clearml_serving.serving.endpoints import ModelEndpoint
 from clearml_serving.serving.model_request_processor import (
     EndpointNotFoundException,
@@ -20,6 +22,7 @@ from clearml_serving.serving.model_request_processor import (
     ModelRequestProcessor,
 )
 from clearml_serving.serving.preprocess_service import BasePreprocessRequest
+from starlette.responses import JSONResponse
 
 from tests.gateway.played_host import host_of
 from transformer_serving.gateway import golden_rounds
@@ -35,13 +38,13 @@ class Preprocess:
     serves_responses = {ours}
     operations = frozenset()
 
-    def preprocess(self, body, state, collect=None):
+    {steps} preprocess(self, body, state, collect=None):
         return body
 
     async def process(self, data, state, collect=None):
         return data
 
-    def postprocess(self, data, state, collect=None):
+    {steps} postprocess(self, data, state, collect=None):
         return JSONResponse({{"code": "{says}"}})
 """
 TENSORS = {
@@ -55,11 +58,13 @@ class Artifact:
 
     type = "custom"
 
-    def __init__(self, folder: Path, name: str, says: str, *, ours: bool = True) -> None:
+    def __init__(
+        self, folder: Path, name: str, says: str, *, ours: bool = True, steps: str = "def"
+    ) -> None:
         self.name = name
         self.url = f"https://me:secret@store.example/{folder.name}/{name}?signature=secret"
         self.file = folder / f"{says}.py"
-        self.file.write_text(CODE.format(says=says, ours=ours))
+        self.file.write_text(CODE.format(says=says, ours=ours, steps=steps))
         self.hash = hashlib.sha256(self.file.read_bytes()).hexdigest()
         self.store = "well"
         self.let_go = threading.Event()
@@ -113,6 +118,9 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> None:
     code_files.code_files.cache_clear()
     for module in (building, golden_rounds):
         monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(building, "_UPDATE_WAIT_S", 0.02)
+    # The host's own sleep while it takes a change over is half a second longer than this.
+    monkeypatch.setattr(model_request_processor, "random", lambda: -0.48)
     monkeypatch.setattr(golden_rounds, "_TIMEOUT_S", 5.0)
     monkeypatch.setattr(golden_rounds, "EVERY_S", 0.1)
     monkeypatch.setattr(golden_rounds, "_LOOK_S", 0.05)
@@ -223,6 +231,95 @@ async def test_an_update_is_served_by_the_code_before_until_its_own_has_come(
         assert await gateway.says("a") == 404
         await gateway.until(lambda: forgotten(gateway, "a"))
     assert threading.main_thread() not in {*old.asked, *new.asked}
+
+
+@contextlib.asynccontextmanager
+async def change_of(processor: Any, artifact: Artifact) -> AsyncIterator[None]:
+    """As the host's thread takes a change over: what comes meanwhile waits for its end."""
+    processor._update_lock_flag = True
+    yield
+    await asyncio.sleep(0.1)
+    engine = processor._endpoints["a"].engine_type
+    processor._task.artifacts["py_a"] = artifact
+    processor._endpoints = {"a": endpoint("a", "py_a", engine)}
+    processor._update_lock_flag = False
+    processor._engine_processor_lookup = {}
+
+
+class HostsApp:
+    """As much of the host's app as asks its processor."""
+
+    def __init__(self, processor: Any) -> None:
+        self.processor = processor
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            answer = await self.processor.process_request("a", None, {})
+        except Exception:
+            answer = JSONResponse({}, 500)
+        await answer(scope, receive, send)
+
+
+@pytest.mark.parametrize(
+    ("engine", "store", "code"),
+    [
+        ("triton", "well", "new"),
+        ("triton", "refuses", "old"),
+        ("custom_async", "well", "new"),
+        ("custom_async", "refuses", "unavailable"),
+    ],
+)
+async def test_a_request_that_an_update_holds_back_has_its_code_fetched(
+    engine: str, store: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one of ours the host itself builds the new engine then; of another its own app does."""
+    monkeypatch.setattr(building, "PATIENCE_S", 30.0)
+    ours, steps = engine == "triton", "def" if engine == "triton" else "async def"
+    old = Artifact(tmp_path, "py_a", "old", ours=ours, steps=steps)
+    new = Artifact(tmp_path, "py_a", "new", ours=ours, steps=steps)
+    new.store = store
+    processor = processor_of(Task(old), a="py_a")
+    processor._endpoints["a"] = endpoint("a", "py_a", engine)
+    gateway = Gateway(processor)
+    gateway.host.app = HostsApp(processor)
+    assert await gateway.says("a") == "old"
+    async with change_of(processor, new):
+        asked = asyncio.create_task(gateway.says("a"))
+    assert await asked == code
+
+
+async def test_an_update_of_a_route_builds_all_that_it_may_lead_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "PATIENCE_S", 30.0)
+    old, new = Artifact(tmp_path, "py_a", "old"), Artifact(tmp_path, "py_a", "new")
+    processor = processor_of(Task(old), a="py_a", b="py_a")
+    processor._canary_route["split"] = {"endpoints": ["a", "b"], "weights": [0.5, 0.5]}
+    gateway = Gateway(processor)
+    assert await gateway.says("split") == "old"
+    async with change_of(processor, new):
+        asked = [asyncio.create_task(gateway.says("split")) for _ in range(20)]
+    # Of these "b" went with the change: the host says so, and what draws "a" is answered.
+    assert {*await asyncio.gather(*asked)} == {"new", 404}
+
+
+@pytest.mark.parametrize("by", ["request", "golden"])
+async def test_a_second_update_right_behind_a_first_is_fetched_too(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was fetched before the change is not what is built after it."""
+    monkeypatch.setattr(building, "PATIENCE_S", 30.0)
+    old, new = Artifact(tmp_path, "py_a", "old"), Artifact(tmp_path, "py_a", "new")
+    processor = processor_of(Task(old), a="py_a")
+    gateway = Gateway(processor)
+    assert await gateway.says("a") == "old"
+    way = gateway.door._short_way
+    processor._engine_processor_lookup = {}
+    async with change_of(processor, new):
+        ask = gateway.ask("a") if by == "request" else way.own_answer("a", {})
+        asked: asyncio.Task[Any] = asyncio.ensure_future(ask)
+    answer = await asked
+    assert b"new" in (answer.content if by == "request" else answer.body)
 
 
 async def more_than(asked: int, artifact: Artifact) -> bool:
@@ -349,3 +446,52 @@ def test_no_start_waits_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
     made.deserialize("task", True, skip_sync=True)
     made.deserialize()
     assert asked == [("task", False, False), ("task", False, True), (None, False, False)]
+
+
+async def test_a_store_that_never_comes_is_asked_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_files, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(code_files, "_LONGEST_PAUSE_S", 0.0)
+    code, files = Artifact(tmp_path, "py_a", "a"), code_files.CodeFiles()
+    code.store = "raises"
+    for _ in range(1100):
+        await files.come(code, "a", 10.0)
+    assert len(code.asked) == 1100
+    code.store = "well"
+    await files.come(code, "a", 10.0)
+    assert files.copy(code) is not None
+
+
+async def test_an_address_that_cannot_be_read_is_not_quoted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code, files = Artifact(tmp_path, "py_a", "a"), code_files.CodeFiles()
+    code.store, code.url = "raises", "https://me:secret\u2100@store.example/a"
+    await files.come(code, "a", 10.0)
+    assert "ConnectionError" in caplog.text
+    assert "secret" not in caplog.text
+
+
+async def test_pauses_begin_anew_after_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that the cache has dropped is not asked for as if it had failed all the while."""
+    monkeypatch.setattr(code_files, "_FIRST_PAUSE_S", 1.0)
+    monkeypatch.setattr(code_files, "_LONGEST_PAUSE_S", 4.0)
+    clock = [1000.0]
+    monkeypatch.setattr(code_files, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    code, files = Artifact(tmp_path, "py_a", "a"), code_files.CodeFiles()
+
+    async def pauses(store: str, count: int) -> list[str]:
+        code.store = store
+        caplog.clear()
+        for _ in range(count):
+            clock[0] += 60.0
+            await files.come(code, "a", 10.0)
+        return [one.partition("after ")[2] for one in caplog.messages]
+
+    assert await pauses("refuses", 4) == ["1 s", "2 s", "4 s", "4 s"]
+    await pauses("well", 1)
+    code.file.unlink()
+    assert await pauses("refuses", 2) == ["1 s", "2 s"]

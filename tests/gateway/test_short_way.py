@@ -25,13 +25,13 @@ from tests.gateway.played_host import (
 )
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.worker import fault_lines
+from transformer_serving.gateway.asgi import send_response
 from transformer_serving.gateway.host import building
 from transformer_serving.gateway.routes import call_of
 from transformer_serving.gateway.short_way import (
     Kind,
     RequestedEndpoint,
     ShortWay,
-    send_response,
     target_of,
 )
 

@@ -1,4 +1,4 @@
-"""ASGI's types, and answers in JSON.
+"""ASGI's types, and how answers are sent.
 
 Tested by tests/gateway/test_front_door.py.
 """
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 import orjson
+from starlette.responses import Response
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -73,3 +74,27 @@ def without_body(send: Send) -> Send:
         await send({**message, "body": b""} if "body" in message else message)
 
     return send_the_head
+
+
+def is_stream(response: Response) -> bool:
+    """Whether it is one of ours that goes on for as long as its caller is there."""
+    return getattr(response, "is_stream", False) is True
+
+
+async def send_response(
+    response: Response,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    more: Callable[[], Headers],
+) -> None:
+    """Send a Response with more headers; one that is already whole, in two messages."""
+    if type(response).__call__ is not Response.__call__:
+        await response(scope, receive, adding(send, more))
+        return
+    headers = with_headers(response.raw_headers, more())
+    status = response.status_code
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
+    if response.background is not None:
+        await response.background()

@@ -71,6 +71,8 @@ class Reader:
         content_type = headers.get(b"content-type")
         is_json = says_json(content_type)
         body = await self._parser.parse(raw, is_json=is_json, ours=kind is Kind.OURS)
+        if kind is Kind.HOSTS:
+            await self._short_way.make_ready(target)
         if kind is Kind.OURS and not is_json and may_be_json(content_type):
             body = UntypedBody(raw)
         return Asked(kind, target, body)

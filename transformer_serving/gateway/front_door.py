@@ -18,7 +18,15 @@ from transformer_serving.contract.worker.request_context import (
     current_key,
 )
 from transformer_serving.contract.worker.tracing import read_tracing
-from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, adding
+from transformer_serving.gateway.asgi import (
+    Message,
+    Receive,
+    Scope,
+    Send,
+    adding,
+    is_stream,
+    send_response,
+)
 from transformer_serving.gateway.asked import Asked, Reader
 from transformer_serving.gateway.body.incoming import ClientGoneError, Incoming
 from transformer_serving.gateway.body.json_body import Parser
@@ -42,12 +50,7 @@ from transformer_serving.gateway.request_trace import trace_of
 from transformer_serving.gateway.rollout.mirror import Mirroring
 from transformer_serving.gateway.routes import Call, call_of
 from transformer_serving.gateway.settings import GatewaySettings
-from transformer_serving.gateway.short_way import (
-    Kind,
-    ShortWay,
-    is_stream,
-    send_response,
-)
+from transformer_serving.gateway.short_way import Kind, ShortWay
 from transformer_serving.gateway.shutdown import Lifespan, Shutdown
 
 _POLICY_VIOLATION = 1008

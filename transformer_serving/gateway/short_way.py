@@ -5,8 +5,9 @@ Canary, versions, statistics and live updates are process_request's own, so they
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from enum import Enum, auto
+from functools import partial
 from typing import Any, NamedTuple
 
 from fastapi.encoders import jsonable_encoder
@@ -16,7 +17,6 @@ from starlette.responses import JSONResponse, Response
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.fault_lines import Faults
-from transformer_serving.gateway.asgi import Headers, Receive, Scope, Send, adding, with_headers
 from transformer_serving.gateway.host.building import (
     Builder,
     is_built,
@@ -129,16 +129,27 @@ class ShortWay:
         A name of a canary route stands for all that it routes to: the draw itself happens inside
         process_request.
         """
-        processor = self._host.processor
-        urls = self.urls_of(target)
-        for routed in urls:
-            if not is_built(processor, routed):
-                await self._build_once(routed)
+        there = await self._made_ready(self.urls_of(target))
+        return bool(there) and all(serves_responses(self._host.processor, url) for url in there)
+
+    async def _made_ready(self, urls: Sequence[str]) -> Sequence[str]:
+        """Build what is not built, and those that can be asked then; CodeMissingError for none."""
+        for url in urls:
+            if not is_built(self._host.processor, url):
+                await self._build_once(url)
         # Of a route, what waits for its code leaves the requests of the others alone.
-        there = [routed for routed in urls if not self._builder.waits(routed)]
+        there = [url for url in urls if not self._builder.waits(url)]
         if urls and not there:
             raise CodeMissingError
-        return bool(urls) and all(serves_responses(processor, routed) for routed in there)
+        return there
+
+    async def make_ready(self, target: RequestedEndpoint) -> None:
+        """Before the host's own app is asked, which would hold the request back for the change of
+        its configuration that it is at, and build then without the code. Raises CodeMissingError.
+        """
+        if self._host.processor is not None:
+            await wait_for_update(self._host.processor)
+            await self._made_ready(self.urls_of(target))
 
     def speaks(self, target: RequestedEndpoint, operation: str) -> bool:
         """Whether all that may answer the target are built and know the operation."""
@@ -251,11 +262,18 @@ class ShortWay:
 
     async def answer(self, target: RequestedEndpoint, body: Any) -> Response:
         """What the endpoint answers; an exception becomes the host's status with our body."""
-        return await self._response(
-            self._host.processor.process_request(
-                base_url=target.model, version=target.version, request_body=body
-            )
-        )
+        return await self._response(self._processed(target, body))
+
+    async def _processed(self, target: RequestedEndpoint, body: Any) -> Any:
+        processor = self._host.processor
+        ask = partial(processor.process_request, target.model, target.version, body)
+        try:
+            return await ask()
+        except CodeMissingError:
+            # Held back by the host for a change, which left nothing built; no code has run yet.
+            urls = [url for url in self.urls_of(target) if not is_built(processor, url)]
+            await self._made_ready(urls)
+            return await ask()
 
     async def own_answer(self, url: str, body: Any) -> Response:
         """The same of the endpoint itself, whatever a canary route of its name leads to; counted
@@ -278,27 +296,3 @@ class ShortWay:
         except BaseException as error:
             # Any endpoint's code runs in there: whatever it raises is logged and answered.
             return host_error_response(self._host, self._errors, self._faults, error)
-
-
-def is_stream(response: Response) -> bool:
-    """Whether it is one of ours that goes on for as long as its caller is there."""
-    return getattr(response, "is_stream", False) is True
-
-
-async def send_response(
-    response: Response,
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-    more: Callable[[], Headers],
-) -> None:
-    """Send a Response with more headers; one that is already whole, in two messages."""
-    if type(response).__call__ is not Response.__call__:
-        await response(scope, receive, adding(send, more))
-        return
-    headers = with_headers(response.raw_headers, more())
-    status = response.status_code
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": response.body})
-    if response.background is not None:
-        await response.background()

@@ -10,11 +10,11 @@ Tested by tests/contract/test_sdk_patience.py and tests/engine/test_clearml_edge
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 log = logging.getLogger("transformer_serving.clearml")
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
+# Who waits looks this often whether the process ends.
+_LOOK_S = 0.5
 _LAST_PROPER = 500
 _KEYS = "check CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY"
 # As the SDK words what came of a login.
@@ -64,20 +66,14 @@ class _Patience:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._leaving = False
         self.refusal: Refusal | None = None
         self.here = threading.local()
-        atexit.register(self.leave)
-
-    def leave(self) -> None:
-        """Nobody waits any longer: the process ends."""
-        with self._changed:
-            self._leaving = True
-            self._changed.notify_all()
 
     @property
     def leaving(self) -> bool:
-        return self._leaving
+        """Whether the process ends. Not told by atexit, which comes after the threads that Python
+        waits for, and after what the SDK registered later and asks there."""
+        return not threading.main_thread().is_alive()
 
     def answered(self) -> None:
         if self.refusal is None:
@@ -95,8 +91,12 @@ class _Patience:
         return before != refusal
 
     def wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
         with self._changed:
-            self._changed.wait_for(lambda: self._leaving or self.refusal is None, seconds)
+            while not self.leaving and self.refusal is not None:
+                if (rest := end - time.monotonic()) <= 0:
+                    return
+                self._changed.wait(min(rest, _LOOK_S))
 
 
 @cache

@@ -58,18 +58,20 @@ class Builder:
 
     async def fetch(self, urls: Iterable[str], patience_s: float) -> None:
         """Have what is missing of their code fetched, of all at once, and wait for it a while."""
-        processor = self._host.processor
-        known = processor.get_endpoints()
+        known = self._host.processor.get_endpoints()
         self._waiting.intersection_update(known)
         for gone in self._before.keys() - known.keys():
             del self._before[gone]
-        coming = []
-        for url in urls:
-            if url in known and (url in self._waiting or not is_built(processor, url)):
-                artifact = artifact_of(processor._task, known[url])
-                if artifact is not None:
-                    coming.append(code_files().come(artifact, url, patience_s))
-        await asyncio.gather(*coming)
+        missing = [(artifact, url) for url in urls if (artifact := self._missing(url)) is not None]
+        await asyncio.gather(*(code_files().come(*one, patience_s) for one in missing))
+
+    def _missing(self, url: str) -> Any:
+        """The artifact of the code that the endpoint is to be built from, where it is not yet."""
+        processor = self._host.processor
+        endpoint = processor.get_endpoints().get(url)
+        if endpoint is None or (is_built(processor, url) and url not in self._waiting):
+            return None
+        return artifact_of(processor._task, endpoint)
 
     def waits(self, url: str) -> bool:
         """Whether nobody can answer for it before its code has come."""
@@ -93,13 +95,23 @@ class Builder:
 
         Only Triton endpoints: ours are, and other engines would load their models.
         """
-        processor = self._host.processor
-        # Not counted as a request: a change of the configuration would wait for the store.
-        await self.fetch([url], PATIENCE_S)
-        await _enter(processor)
+        await self._enter_with_code(url)
         try:
             self._build(url)
         finally:
+            self._host.processor._request_processing_state.dec()
+
+    async def _enter_with_code(self, url: str) -> None:
+        """Be counted as a request, as `_enter` does, once the code to build from was asked for."""
+        processor = self._host.processor
+        while True:
+            # Not counted: a change of the configuration would wait for the store.
+            await self.fetch([url], PATIENCE_S)
+            await _enter(processor)
+            artifact = self._missing(url)
+            if artifact is None or code_files().asked(artifact):
+                return
+            # It waited for a change, which brought another file.
             processor._request_processing_state.dec()
 
     async def ask_itself(self, url: str, body: Any) -> Any:
@@ -108,7 +120,7 @@ class Builder:
         its name. Raises what its code raises, and as the host does where the endpoint went.
         """
         processor = self._host.processor
-        await _enter(processor)
+        await self._enter_with_code(url)
         try:
             # A change of the configuration may have just taken it away.
             self._build(url)

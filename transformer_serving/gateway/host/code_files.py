@@ -61,15 +61,18 @@ class _Copy(NamedTuple):
 
 @dataclass
 class _Fetch:
-    """One time that the store is asked for a file; `failures` are those before it in a row."""
+    """One time that the store is asked for a file. Its outcome is None where none came.
+
+    `pause_s` is for a failure, which doubles it for the next.
+    """
 
     artifact: Any
     endpoint: str
-    failures: int
+    pause_s: float
     is_told: bool
-    begun: float = field(default_factory=time.monotonic)
-    outcome: Future[_Copy] = field(default_factory=Future)
-    due: float = float("inf")
+    begun: float
+    outcome: Future[_Copy | None] = field(default_factory=Future)
+    due: float = 0.0
 
     def start(self) -> None:
         # Not to be cancelled by who gives up waiting for it.
@@ -78,41 +81,46 @@ class _Fetch:
         threading.Thread(target=self._run, name="endpoint-code", daemon=True).start()
 
     def _run(self) -> None:
+        copy = None
         try:
             copy = _fetched(self.artifact)
-        except Exception as error:
-            pause = min(_FIRST_PAUSE_S * 2**self.failures, _LONGEST_PAUSE_S)
-            self.failures, self.is_told = self.failures + 1, True
-            log.error(
-                "endpoint %s: its code cannot be fetched from %s: %s; asked again after %.0f s",
-                self.endpoint, _address(self.artifact.url), _why(error), pause,
-            )  # fmt: skip
-            self.due = time.monotonic() + pause
-            self.outcome.set_exception(error)
-        else:
-            if self.is_told:
-                log.info("endpoint %s: its code is here", self.endpoint)
+            self._came()
+        except BaseException as error:
+            # Whatever it is, it ends this thread only.
+            self._failed(error)
+        finally:
+            # Without an outcome the file would never be asked for again.
             self.outcome.set_result(copy)
+
+    def _came(self) -> None:
+        if self.is_told:
+            log.info("endpoint %s: its code is here", self.endpoint)
+        self.pause_s, self.is_told = _FIRST_PAUSE_S, False
+
+    def _failed(self, error: BaseException) -> None:
+        pause = self.pause_s
+        self.due = time.monotonic() + pause
+        self.pause_s, self.is_told = min(2 * pause, _LONGEST_PAUSE_S), True
+        log.error(
+            "endpoint %s: its code cannot be fetched from %s: %s; asked again after %.0f s",
+            self.endpoint, _address(self.artifact.url), _why(error), pause,
+        )  # fmt: skip
 
     @property
     def copy(self) -> _Copy | None:
         """What has come and is still there."""
-        if not self.outcome.done() or self.outcome.exception() is not None:
-            return None
-        copy = self.outcome.result()
-        return copy if copy.is_there else None
+        copy = self.outcome.result() if self.outcome.done() else None
+        return copy if copy is not None and copy.is_there else None
 
     @property
     def is_over(self) -> bool:
         """Whether the store is to be asked again."""
-        if not self.outcome.done() or self.copy is not None:
-            return False
-        return self.outcome.exception() is None or time.monotonic() >= self.due
+        return self.outcome.done() and self.copy is None and time.monotonic() >= self.due
 
     async def wait(self, patience_s: float) -> None:
         rest = self.begun + patience_s - time.monotonic()
         if not self.outcome.done() and rest > 0:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.wrap_future(self.outcome), rest)
         if not self.outcome.done() and not self.is_told:
             self.is_told = True
@@ -134,10 +142,14 @@ class CodeFiles:
         fetch = self._fetches.get(key)
         if fetch is None or fetch.is_over:
             self._forget_earlier(key)
-            before = (0, False) if fetch is None else (fetch.failures, fetch.is_told)
-            fetch = self._fetches[key] = _Fetch(artifact, endpoint, *before)
+            before = (_FIRST_PAUSE_S, False) if fetch is None else (fetch.pause_s, fetch.is_told)
+            fetch = self._fetches[key] = _Fetch(artifact, endpoint, *before, time.monotonic())
             fetch.start()
         await fetch.wait(patience_s)
+
+    def asked(self, artifact: Any) -> bool:
+        """Whether it was ever asked for."""
+        return _key(artifact) in self._fetches
 
     def copy(self, artifact: Any) -> _Copy | None:
         """What has come of it; asks nobody."""
@@ -235,7 +247,7 @@ def _fetched(artifact: Any) -> _Copy:
     return _Copy(str(file), str(content))
 
 
-def _why(error: Exception) -> str:
+def _why(error: BaseException) -> str:
     """Not its text, which may quote the address as it is."""
     return "no copy came" if isinstance(error, _NoCopyError) else type(error).__name__
 
@@ -246,6 +258,9 @@ def _key(artifact: Any) -> tuple[str, str, str]:
 
 def _address(url: str) -> str:
     """Without what may let somebody in: a password, a signature."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an address that cannot be read"
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
     return bare.geturl()
