@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,27 @@ def test_a_plan_that_is_not_the_manifests_is_refused(
     assert "lists no .plan file" in first(no_plan, other)
 
 
+def test_a_plan_of_another_gpu_than_the_manifests_is_refused(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    """Also where the server's GPU is the one that the manifest names."""
+    stated = {**TENSORRT, "compute_capability": "7.5"}
+    manifest = plan_bundle(tmp_path, endpoint_fields, build(FITTING), **stated)
+    turing = dataclasses.replace(SERVER, compute_capability="7.5")
+    assert said(manifest, tmp_path, turing) == ["plan"]
+    assert "(observed), the manifest says 7.5: it is another" in first(manifest, tmp_path, turing)
+
+
+def test_a_form_that_rules_version_compatibility_out_counts_beside_the_manifests_word(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    old = b"ptrt" + struct.pack("<IIIQ", 0, 205, 0, 99) + bytes(99)
+    stated = {"version": "8.6.1.6", "version_compatible": True}
+    manifest = plan_bundle(tmp_path, endpoint_fields, old, **stated)
+    flagged = dataclasses.replace(SERVER, version_compatible=True)
+    assert said(manifest, tmp_path, flagged) == ["plan"]
+
+
 def test_version_compatible_plans_need_the_flag_and_go_forward_only(
     tmp_path: Path, endpoint_fields: dict[str, Any]
 ) -> None:
@@ -176,6 +198,8 @@ def test_version_compatible_plans_need_the_flag_and_go_forward_only(
         ("11.1.0", "10.16.0", False),
         ("10.5.0.18", "10.4.0.26", False),
         ("unknown", "10.5.0.18", False),
+        # What comes after a suffix is no part of the release.
+        ("10.0rc1.6", "10.0.5", True),
     ],
 )
 def test_the_rules_of_going_forward(built: str, runtime: str, runs: bool) -> None:
@@ -223,7 +247,7 @@ def test_changed_files_are_refused(tmp_path: Path, endpoint_fields: dict[str, An
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "name",
-    ["libtriton_onnxruntime.so", "libx.so.1", "x.so", "model.py", "a/b.json"],
+    ["libtriton_onnxruntime.so", "libx.so.1", "x.so", "X.SO", "a\nb.so", "model.py", "a/b.json"],
 )
 def test_no_engine_may_bring_code(
     tmp_path: Path, endpoint_fields: dict[str, Any], engine: str, name: str
@@ -360,6 +384,19 @@ def test_another_bundles_endpoint_is_refused_even_with_fitting_hashes(
     manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"")
     change_endpoint(tmp_path, **change)
     assert words in first(rewritten(tmp_path, manifest), tmp_path)
+
+
+def test_a_manifest_of_another_bundle_or_task_is_refused_beside_whole_files(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"")
+    other = dataclasses.replace(manifest, task="token-classification")
+    assert said(other, tmp_path) == ["labels"]
+    assert "field 'task' differs" in first(other, tmp_path)
+    for change in ({"bundle_hash": "cd" * 32}, {"bundle_version": 78}):
+        other = dataclasses.replace(manifest, **change)
+        (refusal,) = refusals(other, tmp_path, SERVER, config_faults, checks=("identity",))
+        assert "preprocess.py and manifest.json are of different bundles" in refusal.message
 
 
 def change_endpoint(folder: Path, **change: Any) -> None:

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import io
 import json
+import re
 import struct
 import tracemalloc
 import zipfile
@@ -22,6 +23,7 @@ from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.identity import (
     check_preprocess,
     code_digest,
+    data_of,
     model_parts,
     stated_version,
 )
@@ -186,6 +188,33 @@ def test_a_broken_stream_and_an_encrypted_member_are_damage() -> None:
     for one in (broken, bytes(encrypted)):
         with pytest.raises(ContractError, match="damaged archive"):
             check_preprocess(carried(one))
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("endpoint.json", "tokenizer.json", "parts.json", "tokenizer.json"),
+        ("endpoint.json", "tokenizer.json", "parts.json", "more.json"),
+        ("endpoint.json", "tokenizer.json"),
+    ],
+    ids=["twice", "more", "missing"],
+)
+def test_an_archive_of_other_files_than_a_bundles_is_refused(
+    bundle: Path, names: tuple[str, ...]
+) -> None:
+    """Also where those that are read are the bundle's own: who reads another copy reads it as
+    proven."""
+    raw = (bundle / "preprocess.py").read_bytes()
+    parts = {**data_of(raw), "more.json": b"{}"}
+    with io.BytesIO() as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name in names:
+                archive.writestr(name, parts[name])
+        data = base64.b64encode(file.getvalue())
+    changed = re.sub(rb'DATA = "[^"]*"', b'DATA = "%s"' % data, raw)
+    with pytest.raises(ContractError, match="carries other files than a bundle's"):
+        check_preprocess(changed)
 
 
 def test_an_archive_of_more_than_any_tokenizer_is_not_unpacked(

@@ -24,7 +24,8 @@ class Models:
 
     def call(self, method: str, **fields: Any) -> dict[str, Any]:
         if method == "models.get_all":
-            return {"models": self.rows}
+            ids = fields.get("id")
+            return {"models": [row for row in self.rows if ids is None or row["id"] in ids]}
         if method == "models.delete":
             self.rows = [row for row in self.rows if row["id"] != fields["model"]]
             return {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.deploy import endpoint, present, rollback
-from transformer_serving.desk.deploy.endpoint import Deployed
+from transformer_serving.desk.deploy.endpoint import Deployed, Undone, add_and_look, upload
 from transformer_serving.desk.deploy.golden import Differs, Refused
 from transformer_serving.desk.deploy.registry import (
     GOAL,
@@ -138,6 +139,70 @@ def test_already_served_is_said_of_every_worker(
     with pytest.raises(Failure, match="did not answer within 60 s: status 404"):
         deploy(target, target.bundle("b"))
     assert target.tags == {"a": SERVED, "b": SERVED}
+
+
+def test_an_upload_without_its_address_is_made_again(tmp_path: Path) -> None:
+    """clearml-serving may lose it: what is registered then is no bundle that could be fetched."""
+    target, bundle = Target(tmp_path), write_small(tmp_path / "bundle")
+    uris = iter(["", "http://files/uploading_file", "http://files/bundle.zip"])
+
+    def upload_model(*_: object, timeout_s: float) -> str:
+        model_id = target.upload(target, bundle, NAME, None)
+        target.kept.models.rows[0]["uri"] = next(uris)
+        return model_id
+
+    cli = SimpleNamespace(upload_model=upload_model)
+    asked: Any = SimpleNamespace(cli=cli, files_host="http://files", registry=target.registry)
+    limit: Any = SimpleNamespace(after_alarm=lambda: 60.0)
+    assert upload(asked, bundle, NAME, limit) == "uploaded0"
+    assert next(uris, None) is None
+    assert set(target.tags) == {"uploaded0"}
+    assert not target.registry().has_address("m of nobody")
+
+
+@pytest.mark.parametrize(
+    ("models", "codes", "adds"),
+    [
+        (["m"], [True], 1),
+        # Nothing says which code it has.
+        (["m"], [None], 1),
+        (["other", None, "m"], [True], 3),
+        (["m", "m"], [False, True], 2),
+    ],
+    ids=["at once", "unsaid", "another model", "another code"],
+)
+def test_an_endpoint_is_added_until_it_has_the_bundles_model_and_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    models: list[str | None], codes: list[bool | None], adds: int,
+) -> None:  # fmt: skip
+    """Another writer may have undone either; both are what is there after each try."""
+    commands: list[tuple[str, ...]] = []
+    found, have = iter(models), iter(codes)
+
+    def run(*command: str) -> str:
+        commands.append(command)
+        model = next(found) if command == ("model", "list") else None
+        rows = {} if model is None else {NAME: {"model_id": model}}
+        return f"Endpoints:\n{json.dumps(rows)}\nModel Monitoring:\n"
+
+    monkeypatch.setattr(endpoint, "has_code", lambda *_: next(have))
+    asked: Any = SimpleNamespace(cli=SimpleNamespace(run=run))
+    add_and_look(asked, write_small(tmp_path / "bundle"), NAME, "m")
+    assert sum(command[:2] == ("model", "add") for command in commands) == adds
+
+
+def test_what_others_undid_stays_registered(
+    target: Target, bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nothing names it now: their older copy may yet bring back the entry that does."""
+
+    def add(*_: object) -> None:
+        raise Undone("every time somebody else's change undid it")
+
+    monkeypatch.setattr(endpoint, "add_and_look", add)
+    with pytest.raises(Failure, match="undid it"):
+        deploy(target, bundles["c"])
+    assert (target.configured, set(target.tags)) == ("b", {"a", "b", "uploaded2"})
 
 
 @pytest.mark.parametrize("configured", [False, True])
@@ -399,6 +464,45 @@ def test_an_alarm_while_one_waits_gives_its_bundle_up(
         go_back(target)
     assert look_first(target.bundle("a").manifest.bundle_version) in str(failed.value)
     assert target.tags == {"a": SERVED, "b": f"{SERVED} {LEAVING}"}
+
+
+def test_no_alarm_rings_while_a_bundle_is_given_up(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end that, and the next rollback wait for the bundle again."""
+    left: list[float] = []
+    mark = target.kept.mark_given_up
+
+    def mark_given_up(name: str, version: int) -> None:
+        left.append(signal.getitimer(signal.ITIMER_REAL)[0])
+        mark(name, version)
+
+    monkeypatch.setattr(target.kept, "mark_given_up", mark_given_up)
+    monkeypatch.setattr(endpoint, "wait_for_golden", lambda *arguments: "no answer")
+    with pytest.raises(Failure, match="no answer"):
+        go_back(target)
+    assert left == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("older", "newest", "after"),
+    [
+        # As an earlier mark was interrupted before its last step.
+        ([SERVED, LEAVING], [SERVED], SERVED),
+        ([SERVED, LEAVING], [], SERVED),
+        ([], [], ""),
+        ([WRONG], [], WRONG),
+    ],
+)
+def test_of_a_bundle_that_is_registered_twice_the_newest_has_answered(
+    tmp_path: Path, older: list[str], newest: list[str], after: str
+) -> None:
+    target, bundle = Target(tmp_path), cast("Any", SimpleNamespace())
+    bundle.manifest = SimpleNamespace(bundle_version=7)
+    target.kept.add("first", bundle, *older)
+    target.kept.add("again", bundle, *newest)
+    target.registry().mark_served(NAME, 7)
+    assert target.tags == {"first": after, "again": SERVED}
 
 
 def test_what_is_being_left_is_gone_past_in_each_of_its_registrations() -> None:

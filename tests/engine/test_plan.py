@@ -233,6 +233,21 @@ def test_pauses_double_up_to_five_minutes_and_start_anew_for_another_thing() -> 
     assert failed_again(failure, "y", "reason", 0.0).retry_at == 10
 
 
+@pytest.mark.parametrize(("now", "over"), [(1299, False), (1300, True), (940, False), (939, True)])
+def test_a_pause_is_over_at_its_end_and_when_the_clock_was_set_back(now: float, over: bool) -> None:
+    """By more than a minute: else an hour back would make every pause one of an hour more."""
+    failure = FailedChange("x", "reason", 1000.0, 1, 1300.0)
+    assert failure.pause_over(now) is over
+
+
+@pytest.mark.parametrize(("now", "kept"), [(1029, 2), (1030, 1), (940, 2), (939, 1)])
+def test_a_grace_is_over_at_its_end_and_when_the_clock_was_set_back(now: float, kept: int) -> None:
+    newest = dataclasses.replace(version(2, "x"), since=1000.0)
+    older = dataclasses.replace(version(1, "x"), drop_at=1030.0)
+    record = ModelRecord("m", "m", "x", (newest, older), "")
+    assert record.kept(now) == (newest, older)[:kept]
+
+
 def test_what_is_unproven_is_loaded_again_even_where_it_is_ready() -> None:
     record = ModelRecord("a", "a", "good1", (version(1, "good1"),), "")
     loaded = {"a": frozenset({1})}

@@ -393,9 +393,14 @@ def test_files_that_cannot_be_deleted_are_told(
     assert machine.repository.models() == set()
 
 
-def test_an_unreadable_state_file_is_kept_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("record", [ModelRecord("m", "m", "f", (), ""), None])
+def test_an_unreadable_state_file_is_kept_aside(tmp_path: Path, record: ModelRecord | None) -> None:
+    """One of a record without a version is, too: every step takes it that there is one."""
     path = tmp_path / "state.json"
-    path.write_text('{"models": {"m": {"versions": []}}}')
+    if record is None:
+        path.write_text('{"models": {"m": {"versions": []}}}')
+    else:
+        StateFile(path).commit("m", record)
     assert StateFile(path).records() == {}
     assert (tmp_path / "state.unreadable").is_file()
 

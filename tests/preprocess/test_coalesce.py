@@ -16,7 +16,7 @@ import uvloop
 from preprocess.admission import Admission
 from preprocess.coalesce import Coalescer
 from preprocess.passage import Passage
-from preprocess.stats import EndpointFigures
+from preprocess.stats import DEADLINE, EndpointFigures
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
@@ -350,6 +350,81 @@ async def test_fewer_calls_run_when_there_are_fewer_slots(endpoint: Endpoint) ->
     engine.most = 0
     await asyncio.gather(*requests)
     assert (engine.most, len(engine.calls) > before) == (1, True)
+
+
+@pytest.mark.parametrize(("body", "counted"), [({}, [(DEADLINE, 0)]), (GoldenBody(), [])])
+async def test_a_golden_request_that_is_given_up_is_not_counted(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, body: Any, counted: list[Any]
+) -> None:
+    """It is no caller's: an endpoint that hangs is asked again and again."""
+    release = asyncio.Event()
+    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    queue = coalescer(endpoint, engine)
+    abandoned: list[tuple[str, int]] = []
+    monkeypatch.setattr(queue.figures, "abandoned", lambda *given: abandoned.append(given))
+    with pytest.raises(ServingError, match="deadline|in time"):
+        await infer(queue, [text(1)], time.monotonic() + 0.01, Passage(body))
+    assert abandoned == counted
+    release.set()
+
+
+async def test_a_request_of_several_calls_has_left_with_the_first(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it waited is until then, and the rest its engine's."""
+    times: list[float] = []
+
+    async def later() -> None:
+        times.append(time.monotonic())
+        await asyncio.sleep(0.01)
+
+    engine = SumEngine(later)
+    stay = await coalescer(endpoint, engine, slots=1).infer([text(4)] * 20, soon(), Sealed())
+    assert len(engine.calls) > 1
+    assert stay.came <= stay.left <= times[0] < times[-1] <= stay.answered
+
+
+async def test_of_two_looks_to_come_the_earlier_one_stays_and_no_other(endpoint: Endpoint) -> None:
+    queue = coalescer(endpoint, SumEngine())
+    looks: list[int] = []
+    queue.wake = lambda: looks.append(1)  # type: ignore[method-assign]
+    queue._wake_later(60.0)
+    far = queue._timer
+    queue._wake_later(0.02)
+    near = queue._timer
+    queue._wake_later(60.0)
+    assert queue._timer is near
+    assert far is not None
+    assert far.cancelled()
+    async with asyncio.timeout(20):
+        while not looks:
+            await asyncio.sleep(0.005)
+    assert (looks, queue._timer) == ([1], None)
+
+
+async def test_a_second_call_that_would_only_wait_behind_the_first_is_held_once_more(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its beginning and its leaving what runs may have become what it waits behind."""
+    engine = NotedEngine()
+    queue = coalescer(endpoint, engine, slots=2)
+    running = asyncio.create_task(infer(queue, [text(1)], soon()))
+    await engine.runs()
+    asked: list[float] = []
+
+    def hold_s(now: float) -> float:
+        asked.append(now)
+        return 0.0 if len(asked) == 1 else 60.0
+
+    monkeypatch.setattr(queue.dispatch, "hold_s", hold_s)
+    held = asyncio.create_task(infer(queue, [text(2)], soon()))
+    async with asyncio.timeout(20):
+        while len(asked) < 3:
+            await asyncio.sleep(0)
+    assert engine.firsts == [[1]]
+    engine.released.set()
+    await asyncio.gather(running, held)
+    assert engine.firsts == [[1], [2]]
 
 
 @dataclass(frozen=True)

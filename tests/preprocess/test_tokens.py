@@ -12,10 +12,13 @@ from tokenizers import Tokenizer as Reference, models, pre_tokenizers, processor
 from preprocess.answers import TASKS
 from preprocess.request import Request, read_body
 from preprocess.threads import OFF_LOOP_CHARACTERS
-from preprocess.tokens import Tokenizer, shared_tokenizer
+from preprocess.tokens import Encoded, Tokenizer, TokenTotal, check_rows, shared_tokenizer
 from preprocess.windows import Windows
-from transformer_serving.contract.endpoint import read_endpoint
+from transformer_serving.contract.endpoint import Limits, read_endpoint
 from transformer_serving.contract.errors import ServingError
+
+LIMITS = Limits(max_texts=3, max_characters=100, max_tokens=11, max_batch_size=4)
+ROW = Encoded([1], [0])
 
 
 @pytest.fixture
@@ -64,6 +67,69 @@ async def test_too_many_tokens_together(tokenizer: Tokenizer, endpoint_json: str
     with pytest.raises(ServingError) as caught:
         tokenizer.encode(request.texts, request.truncate, read_endpoint(endpoint_json).limits)
     assert caught.value.limit == 2_000
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        # Special tokens included: two of one text, three of a pair.
+        ("tea " * 30, True),
+        ("tea " * 31, False),
+        (("tea " * 14, "tea " * 15), True),
+        (("tea " * 15, "tea " * 15), False),
+    ],
+    ids=["text", "long text", "pair", "long pair"],
+)
+def test_a_text_may_have_as_many_tokens_as_the_model_takes(
+    tokenizer: Tokenizer, endpoint_json: str, text: str | tuple[str, str], fits: bool
+) -> None:
+    limits = read_endpoint(endpoint_json).limits
+    if fits:
+        assert [len(row.ids) for row in tokenizer.encode([text], None, limits)] == [32]
+    else:
+        with pytest.raises(ServingError) as caught:
+            tokenizer.encode([text], None, limits)
+        assert (caught.value.kind.code, caught.value.limit, caught.value.got) == (
+            *("too_large", 32, 33),
+        )
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_text_is_cut_at_its_side(tokenizer_json: bytes, endpoint_json: str, side: str) -> None:
+    endpoint = read_endpoint(endpoint_json)
+    made = Tokenizer(tokenizer_json, replace(endpoint.tokens, max_length=6, truncation_side=side))
+    text = "rain fell on the roof all night"
+    whole = Reference.from_buffer(tokenizer_json).encode(text, add_special_tokens=False).ids
+    (row,) = made.encode([text], True, endpoint.limits)
+    kept = whole[-4:] if side == "left" else whole[:4]
+    assert len(whole) > 4
+    assert row.ids == [2, *kept, 3]
+
+
+def test_as_many_tokens_as_a_request_may_have_are_taken() -> None:
+    rows = [Encoded([1] * size, [0] * size) for size in (5, 6)]
+    check_rows(rows, LIMITS, None)
+    total = TokenTotal(LIMITS)
+    assert [total.add(row) for row in rows] == rows
+    for more in (lambda: check_rows([*rows, ROW], LIMITS, None), lambda: total.add(ROW)):
+        with pytest.raises(ServingError) as caught:
+            more()
+        assert (caught.value.kind.code, caught.value.limit, caught.value.got) == (
+            *("too_large", 11, 12),
+        )
+
+
+def test_a_text_of_no_token_is_refused() -> None:
+    """As one that a normalizer empties, where no special token stands around it."""
+    empty = Encoded([], [])
+    for asked in (
+        lambda: check_rows([ROW, empty], LIMITS, None),
+        lambda: check_rows([ROW, empty], LIMITS, 5),
+        lambda: TokenTotal(LIMITS).add(empty),
+    ):
+        with pytest.raises(ServingError, match="a text has no tokens") as caught:
+            asked()
+        assert caught.value.kind.code == "impossible"
 
 
 def byte_level(trimming: str) -> Reference:
@@ -134,3 +200,18 @@ def test_a_tokenizer_that_serves_is_found_however_many_there_are(
     gc.collect()
     kept = [ref() is not None for ref in gone]
     assert kept == [False] * 22 + [True] * 8
+
+
+def test_a_tokenizer_that_is_asked_for_again_is_among_the_latest(
+    tokenizer_json: bytes, endpoint_json: str
+) -> None:
+    tokens = read_endpoint(endpoint_json).tokens
+    lengths = [*range(50, 58), 50, 58]
+    gone = {
+        length: weakref.ref(
+            shared_tokenizer(Tokenizer, tokenizer_json, replace(tokens, max_length=length))
+        )
+        for length in lengths
+    }
+    gc.collect()
+    assert [length for length, ref in gone.items() if ref() is None] == [51]

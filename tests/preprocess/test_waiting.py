@@ -178,6 +178,14 @@ def test_beside_single_texts_without_end_many_texts_get_their_part() -> None:
     assert singles >= (PACE - 1) * 128 * 0.9
 
 
+def test_texts_that_leave_before_an_engine_that_hangs_are_not_kept() -> None:
+    """Of a request's texts only the first is due: the others stand in a second line as well."""
+    waiting: WaitingTexts[Item] = WaitingTexts(BUCKETS, 4)
+    for number in range(1000):
+        assert waiting.remove(waiting.push([Item(number, 8), Item(number, 8)])) == 2
+        assert max(map(len, (*waiting._queues, waiting._later))) <= 32
+
+
 class Queue(RuleBasedStateMachine):
     """Requests come, calls leave and callers give up, in any order.
 

@@ -74,8 +74,8 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
             # What was interrupted may have been refused before this one looks.
             refusals = target.refusals(to.model_id, earlier=goes_on)
             limit.advice = _advice(endpoint, left)
-            if not goes_on:
-                registry.mark_begun(left, to)
+            # One that is gone on with has these marks already.
+            registry.mark_begun(left, to)
             # What was interrupted since may be a deploy, whose code lies beside this model.
             if not goes_on or asked_for(target, bundle, endpoint) is None:
                 add_and_look(target, bundle, endpoint, to.model_id)

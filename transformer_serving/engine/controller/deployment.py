@@ -1,6 +1,6 @@
 """Changes one model in Triton: as a whole or not at all.
 
-Tested by tests/engine/test_repository.py.
+Tested by tests/engine/test_deployment.py and tests/engine/test_repository.py.
 """
 
 from __future__ import annotations
