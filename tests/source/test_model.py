@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from huggingface_hub.utils._paths import filter_repo_objects
 from tokenizers import Tokenizer as Library
 from transformers import AutoTokenizer, BertForMaskedLM
@@ -621,6 +622,42 @@ def test_a_decoders_classifier_that_takes_another_token_for_padding_is_refused(
     # Its classifier reads the first token, wherever the last one is.
     change(classifier / "config.json", pad_token_id=written)
     assert open_source(str(classifier)).tokenizer.pad_id == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [("Gemma3Text", "pad_token_id"), ("Gemma3", "text_config.pad_token_id")],
+)
+def test_a_decoders_padding_id_is_read_where_its_class_reads_it(
+    tmp_path: Path, kind: str, place: str
+) -> None:
+    """Gemma 3 keeps it beside the text's other sizes, and its text alone has no class that writes
+    by the same name."""
+    decoder = save_model("qwen3", tmp_path / "decoder")
+    pad = open_source(str(decoder)).tokenizer.pad_id
+
+    def configure(written: int | None) -> None:
+        sizes = {"vocab_size": 400, "pad_token_id": written, "num_labels": 2}
+        made = getattr(transformers, f"{kind}Config")(
+            **({"text_config": sizes} if "." in place else sizes),
+            architectures=[f"{kind}ForSequenceClassification"],
+        )
+        (decoder / "config.json").write_text(made.to_json_string(use_diff=False), "utf-8")
+
+    for other in (pad + 1, None):
+        configure(other)
+        said = rf"{place} is {other}, .* set {place} in config\.json to {pad}"
+        with pytest.raises(ConversionRefused, match=said):
+            open_source(str(decoder))
+    configure(pad)
+    assert open_source(str(decoder)).tokenizer.pad_id == pad
+
+
+def test_a_classifier_that_looks_for_no_padding_may_have_another_id(tmp_path: Path) -> None:
+    """BART's reads what stands at the end's own token, though there is a decoder of that name."""
+    model = save_model("bart", tmp_path / "model")
+    change(model / "config.json", pad_token_id=7, is_encoder_decoder=False)
+    assert open_source(str(model)).tokenizer.pad_id != 7
 
 
 def test_a_tokenizer_with_more_tokens_than_the_embeddings_have_rows(classifier: Path) -> None:
