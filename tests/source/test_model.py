@@ -39,6 +39,7 @@ from transformer_serving.desk.export.endpoint_json import LIMITS, tokens_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.sentence import SentenceSettings
+from transformer_serving.desk.source.tokenizer import read_tokenizer
 
 # The special pieces of a SentencePiece model, as its trainer calls them.
 _PIECES = ("unk", "bos", "eos", "pad")
@@ -270,7 +271,21 @@ def test_a_tokenizer_that_is_made_without_its_special_tokens_is_refused(tmp_path
     )
     with pytest.raises(ConversionRefused, match=r"does not put \[CLS\] and \[SEP\] around a text"):
         open_source(str(model))
+    # Text that goes on has nothing around it.
+    assert read_tokenizer(model, pads=False).cls_id == 1
     assert open_source(str(save_model("deberta-v3", tmp_path / "other"))).head == "sequence"
+
+
+def test_a_decoder_that_merely_has_those_tokens_is_read(tmp_path: Path) -> None:
+    """As GPT-2s that were trained with T5's tokenizer, which ends a text in a token of its own."""
+    model = sentencepiece_model(
+        tmp_path / "model", "deberta-v3", "spiece.model", ["<unk>", "<s>", "</s>", "[PAD]"]
+    )
+    tokens = {"eos_token": "</s>", "pad_token": "[PAD]", "cls_token": "<s>", "sep_token": "[PAD]"}
+    change(model / "tokenizer_config.json", tokenizer_class="T5Tokenizer", extra_ids=0, **tokens)
+    tokenizer = read_tokenizer(model)
+    assert Library.from_buffer(tokenizer.content).encode("The train").tokens[-1] == "</s>"
+    assert tokenizer.cls_id == 1
 
 
 def test_the_package_that_reads_a_sentencepiece_file_is_asked_for(
