@@ -10,8 +10,10 @@ import clearml_serving
 import click
 import pytest
 
+from transformer_serving.contract.heads import GENERATION, TASKS
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.compose.__main__ import EXAMPLE
+from transformer_serving.desk.export.endpoint_json import limits_of
 from transformer_serving.gateway.figures.metrics import PATH as METRICS
 from transformer_serving.gateway.routes import ROUTES
 from transformer_serving.gateway.settings import GENERATE, ROOT
@@ -114,3 +116,21 @@ def test_a_path_that_is_asked_is_answered() -> None:
     assert len(asked) > 5
     for path in asked:
         assert path.replace("NAME", "{name}") in known, path
+
+
+def test_so_many_texts_of_a_request_as_the_page_says() -> None:
+    [said] = [here for there, here in ROWS if there.startswith("`--max-client-batch-size`")]
+    most, many = (int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", said))
+    tasks = set(re.findall(r"[a-z]+-[a-z-]+", said))
+    for task in set(TASKS) - {GENERATION}:
+        assert limits_of(task).max_texts == (many if task in tasks else most), task
+    assert tasks < set(TASKS)
+
+
+def test_a_stack_that_is_given_settings_was_not_running_before() -> None:
+    """One that runs keeps those that it was started with."""
+    found = [block for block in BLOCKS if re.search(rf"=\S+ {PROGRAM} up", block)]
+    assert len(found) == 2
+    for block in found:
+        before = re.split(rf"{PROGRAM} up", block)[0]
+        assert f"{PROGRAM} down\n" in before

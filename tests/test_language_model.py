@@ -29,6 +29,7 @@ from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.export import language_model as exporter
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.continuations import TOLERANCES, ContinuationReport
+from transformer_serving.desk.source import language_model as language_model_source
 from transformer_serving.desk.source.language_model import open_language_model
 from transformer_serving.engine.model_config import from_text
 from transformer_serving.engine.proof.greedy import Asked
@@ -206,7 +207,7 @@ def test_auto_takes_the_next_safer_precision(
 
 @pytest.mark.parametrize("engine", ["openvino", "vllm"])
 def test_too_few_positions_for_a_golden_request_are_refused_before_any_work(
-    tmp_path: Path, engine: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     model = save_language_model("llama", tmp_path / "model")
     request = ConvertRequest(
@@ -220,8 +221,13 @@ def test_too_few_positions_for_a_golden_request_are_refused_before_any_work(
     least = int(str(refused.value).rsplit(" ", 1)[-1])
     with pytest.raises(ConversionRefused, match=f"at least {least}"):
         convert(replace(request, max_length=least - 1), tmp_path / "bundle", quiet)
-    done = convert(replace(request, max_length=least), tmp_path / "bundle", quiet)
+    # As few as an endpoint may have without being asked to.
+    monkeypatch.setattr(language_model_source, "_LONGEST_UNASKED", least)
+    done = convert(replace(request, max_length=None), tmp_path / "bundle", quiet)
+    assert done.bundle.endpoint.tokens.max_length == least
     assert done.bundle.manifest.golden.answer["text"]
+    [remark] = done.remarks
+    assert f"of up to {least} tokens, the model up to" in remark
 
 
 def test_an_export_that_is_wrong_is_refused_and_nothing_is_left(

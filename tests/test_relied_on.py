@@ -294,6 +294,11 @@ RELIED_ON = (
         "from_pretrained(pretrained_model_name_or_path) output_loading_info loading_info",
         "desk/export/heads.py: which weights are missing of what sentence-transformers loads",
     ),
+    Relied(
+        "transformers", "transformers/models/auto/modeling_auto.py", "",
+        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+        "desk/source/padding.py: the classifier whose forward is asked what it reads of the config",
+    ),
 )  # fmt: skip
 # Attributes with an underscore that the standard library documents, or that are our own.
 OPEN_ALL_THE_SAME = {"_exit", "_replace"}

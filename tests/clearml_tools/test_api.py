@@ -99,6 +99,17 @@ def test_what_the_sdk_does_not_get_is_told_in_its_words(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_is_not_got_is_named_with_the_host_that_was_asked(
+    api: ClearmlApi, tmp_path: Path
+) -> None:
+    host = f"127.0.0.1:{free_port()}"
+    with pytest.raises(Failure, match=f"^http://{host}/a@other/x.zip could not be fetched"):
+        api.download(f"http://{host}/a@other/x.zip", tmp_path / "file")
+    with pytest.raises(Failure, match=f"^http://{host}/x.zip could not be fetched") as said:
+        api.download(f"http://user:s3cret@{host}/x.zip", tmp_path / "file")
+    assert "s3cret" not in str(said.value)
+
+
 def test_a_server_whose_certificate_is_not_trusted_is_not_called_silent(tmp_path: Path) -> None:
     """It is waited for no more: no time changes that."""
     listening = http.server.ThreadingHTTPServer(

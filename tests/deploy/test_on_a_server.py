@@ -20,7 +20,16 @@ import pytest
 from tests.doctor.conftest import answering
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.contract.naming import VERSION_HEADER
-from transformer_serving.contract.rollout import ABORT, HOLDING, OVER, STATES, Allowed, Plan
+from transformer_serving.contract.rollout import (
+    ABORT,
+    HOLDING,
+    OVER,
+    PROMOTED,
+    STATES,
+    WENT_BACK,
+    Allowed,
+    Plan,
+)
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.deploy import endpoint, rollout
@@ -33,6 +42,7 @@ from transformer_serving.desk.deploy.rollback import rollback
 from transformer_serving.desk.deploy.rollout_plans import read_all, write
 from transformer_serving.desk.deploy.target import DeployTarget, target_of
 from transformer_serving.desk.failure import Failure
+from transformer_serving.engine.controller.rollouts.course import AFTER_S
 
 PLAN = Plan("a1", "texts", 77, "new", "old", (50.0, 100.0), 60.0)
 
@@ -147,8 +157,9 @@ def test_code_that_no_endpoint_has_any_more_leaves_with_the_next_removal(
     def keys() -> set[str]:
         return {row["key"] for row in task()["execution"]["artifacts"]}
 
-    def state(phase: str) -> None:
-        text = json.dumps({"texts": {"phase": phase, "before": {"code": "py_code_before"}}})
+    def state(phase: str, **more: Any) -> None:
+        row = {"phase": phase, "before": {"code": "py_code_before"}, **more}
+        text = json.dumps({"texts": row})
         api.call(
             "tasks.edit_configuration", task=service, force=True,
             configuration=[{"name": STATES, "value": text}],
@@ -163,14 +174,23 @@ def test_code_that_no_endpoint_has_any_more_leaves_with_the_next_removal(
     state(HOLDING)
     remove(target, "others")
     assert keys() == {"py_code_texts", candidate, "py_code_before", "py_code_fresh", "figures"}
-    # As the controller ends a rollout that went back.
-    state(OVER)
+    # Its end is looked after for a while, and what somebody undid is written again.
+    state(OVER, outcome=WENT_BACK, since=time.time() - 1.5 * AFTER_S)
+    forget_code(target.cli)
+    assert "py_code_before" in keys()
+    # As the controller ends a rollout that went back, a day ago.
+    state(OVER, outcome=WENT_BACK, since=time.time() - 86_400)
     endpoints = task()["configuration"]["endpoints"]
     kept = endpoints["value"].replace(candidate, "py_code_texts")
     api.call(
         "tasks.edit_configuration", task=service, force=True,
         configuration=[{**endpoints, "value": kept}],
     )  # fmt: skip
+    forget_code(target.cli)
+    assert keys() == {"py_code_texts", "py_code_fresh", "figures"}
+    # What was promoted does not go back.
+    api.call("tasks.add_or_update_artifacts", task=service, artifacts=rows, force=True)
+    state(OVER, outcome=PROMOTED, since=time.time())
     forget_code(target.cli)
     assert keys() == {"py_code_texts", "py_code_fresh", "figures"}
 

@@ -12,6 +12,7 @@ from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.worker.tracing import RATIO
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.keys import add_key
+from transformer_serving.desk.local import parts
 from transformer_serving.desk.local.environment import check_settings, environment_of_parts
 from transformer_serving.desk.local.parts import BY_NAME, KEEP_TASKS_SECONDS
 from transformer_serving.desk.local.record import Ports, new_record
@@ -31,6 +32,29 @@ def test_the_environment_says_how_many_workers(
         monkeypatch.setenv(WORKERS.name, said)
     launch = BY_NAME["inference"].launch(tmp_path, new_record(tmp_path, Ports()))
     assert f"--workers={workers}" in launch.command
+
+
+def test_the_sdks_file_is_exchanged_whole_and_only_where_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full leaves the part the one that it has."""
+    record = new_record(tmp_path, Ports())
+
+    def written() -> Path:
+        launch = BY_NAME["inference"].launch(tmp_path, record)
+        return Path(launch.environment["CLEARML_CONFIG_FILE"])
+
+    path = written()
+    first = path.read_text("utf-8")
+    assert first == parts.SDK_CONFIGURATION
+    with path.open() as reader:
+        monkeypatch.setattr(parts, "SDK_CONFIGURATION", "api.http { }\n")
+        assert written() == path
+        assert reader.read() == first
+    assert path.read_text("utf-8") == "api.http { }\n"
+    number = path.stat().st_ino
+    assert written().stat().st_ino == number
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
 def test_the_shells_triton_is_not_the_stacks(

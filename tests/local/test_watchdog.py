@@ -19,6 +19,7 @@ import pytest
 
 from tests.engine.triton_server import wait_until
 from tests.free_ports import free_port
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import watchdog
 from transformer_serving.desk.local.record import Ports, StackRecord
 from transformer_serving.desk.local.supervision import Process
@@ -145,6 +146,22 @@ def test_a_probe_that_fails_is_no_answer_and_the_next_one_comes(
     wait_until(answered, 60)
     assert watches["controller"].missed == 0
     assert played.lives()
+
+
+def test_one_that_cannot_be_started_keeps_no_other_from_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked = []
+
+    class Failing:
+        def start_part(self, name: str) -> None:
+            asked.append(name)
+            if name == "triton":
+                raise Failure("triton could not be started: SPAWN_ERROR")
+
+    watchdog.start_overdue(Failing(), ["triton", "inference"])
+    assert asked == ["triton", "inference"]
+    assert "triton could not be started: SPAWN_ERROR" in caplog.text
 
 
 def test_one_that_is_stopped_is_ended_at_the_second_look(played: Played) -> None:

@@ -54,6 +54,20 @@ def test_limits_and_defaults_of_a_plain_folder(folder: Path) -> None:
     assert source.tokenizer.pad_token == ""
 
 
+def test_fewer_positions_than_the_models_own_are_remarked_on_unless_asked_for(
+    folder: Path,
+) -> None:
+    change(folder, "config.json", max_position_embeddings=32768)
+    source = open_language_model(str(folder))
+    assert source.generation.max_positions == 8192
+    [remark] = source.remarks
+    assert "up to 8192 tokens, the model up to 32768; more are refused with 413; --max" in remark
+    assert "--max-length 32768 takes them all" in remark
+    assert open_language_model(str(folder), max_length=8192).remarks == ()
+    change(folder, "config.json", max_position_embeddings=8192)
+    assert open_language_model(str(folder)).remarks == ()
+
+
 def test_special_tokens_that_a_prompt_writes_out_may_be_words(folder: Path) -> None:
     assert not endpoint_of(open_language_model(str(folder)), LIMITS).tokens.split_special_tokens
     change(folder, "tokenizer_config.json", split_special_tokens=True)

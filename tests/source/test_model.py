@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from huggingface_hub.utils._paths import filter_repo_objects
 from tokenizers import Tokenizer as Library
 from transformers import AutoTokenizer, BertForMaskedLM
@@ -38,6 +39,7 @@ from transformer_serving.desk.export.endpoint_json import LIMITS, tokens_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.sentence import SentenceSettings
+from transformer_serving.desk.source.tokenizer import read_tokenizer
 
 # The special pieces of a SentencePiece model, as its trainer calls them.
 _PIECES = ("unk", "bos", "eos", "pad")
@@ -269,7 +271,21 @@ def test_a_tokenizer_that_is_made_without_its_special_tokens_is_refused(tmp_path
     )
     with pytest.raises(ConversionRefused, match=r"does not put \[CLS\] and \[SEP\] around a text"):
         open_source(str(model))
+    # Text that goes on has nothing around it.
+    assert read_tokenizer(model, pads=False).cls_id == 1
     assert open_source(str(save_model("deberta-v3", tmp_path / "other"))).head == "sequence"
+
+
+def test_a_decoder_that_merely_has_those_tokens_is_read(tmp_path: Path) -> None:
+    """As GPT-2s that were trained with T5's tokenizer, which ends a text in a token of its own."""
+    model = sentencepiece_model(
+        tmp_path / "model", "deberta-v3", "spiece.model", ["<unk>", "<s>", "</s>", "[PAD]"]
+    )
+    tokens = {"eos_token": "</s>", "pad_token": "[PAD]", "cls_token": "<s>", "sep_token": "[PAD]"}
+    change(model / "tokenizer_config.json", tokenizer_class="T5Tokenizer", extra_ids=0, **tokens)
+    tokenizer = read_tokenizer(model)
+    assert Library.from_buffer(tokenizer.content).encode("The train").tokens[-1] == "</s>"
+    assert tokenizer.cls_id == 1
 
 
 def test_the_package_that_reads_a_sentencepiece_file_is_asked_for(
@@ -621,6 +637,42 @@ def test_a_decoders_classifier_that_takes_another_token_for_padding_is_refused(
     # Its classifier reads the first token, wherever the last one is.
     change(classifier / "config.json", pad_token_id=written)
     assert open_source(str(classifier)).tokenizer.pad_id == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [("Gemma3Text", "pad_token_id"), ("Gemma3", "text_config.pad_token_id")],
+)
+def test_a_decoders_padding_id_is_read_where_its_class_reads_it(
+    tmp_path: Path, kind: str, place: str
+) -> None:
+    """Gemma 3 keeps it beside the text's other sizes, and its text alone has no class that writes
+    by the same name."""
+    decoder = save_model("qwen3", tmp_path / "decoder")
+    pad = open_source(str(decoder)).tokenizer.pad_id
+
+    def configure(written: int | None) -> None:
+        sizes = {"vocab_size": 400, "pad_token_id": written, "num_labels": 2}
+        made = getattr(transformers, f"{kind}Config")(
+            **({"text_config": sizes} if "." in place else sizes),
+            architectures=[f"{kind}ForSequenceClassification"],
+        )
+        (decoder / "config.json").write_text(made.to_json_string(use_diff=False), "utf-8")
+
+    for other in (pad + 1, None):
+        configure(other)
+        said = rf"{place} is {other}, .* set {place} in config\.json to {pad}"
+        with pytest.raises(ConversionRefused, match=said):
+            open_source(str(decoder))
+    configure(pad)
+    assert open_source(str(decoder)).tokenizer.pad_id == pad
+
+
+def test_a_classifier_that_looks_for_no_padding_may_have_another_id(tmp_path: Path) -> None:
+    """BART's reads what stands at the end's own token, though there is a decoder of that name."""
+    model = save_model("bart", tmp_path / "model")
+    change(model / "config.json", pad_token_id=7, is_encoder_decoder=False)
+    assert open_source(str(model)).tokenizer.pad_id != 7
 
 
 def test_a_tokenizer_with_more_tokens_than_the_embeddings_have_rows(classifier: Path) -> None:

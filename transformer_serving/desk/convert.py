@@ -187,11 +187,11 @@ def _language_model(
         bundle, report = convert_for_vllm(
             source, precisions[0], request.limits, target, progress, request.engine_parameters
         )
-        return Converted(bundle, report)
+        return Converted(bundle, report, remarks=source.remarks)
     done = convert_language_model(
         source, precisions, request.limits, target, progress, request.engine_parameters
     )
-    return Converted(done.bundle, done.parity, refused=done.refused)
+    return Converted(done.bundle, done.parity, refused=done.refused, remarks=source.remarks)
 
 
 def _checked(request: ConvertRequest, target: Path) -> tuple[tuple[str, ...], Bodies | None]:

@@ -70,7 +70,7 @@ class ClearmlApi:
         if not address.startswith(("http://", "https://")):
             storage.fetch(address, target, self._environment)
             return
-        named = http.shown(address)
+        named = http.shown_file(address)
         headers = self._bearer if _server(address) in self._own_servers() else {}
         try:
             with (

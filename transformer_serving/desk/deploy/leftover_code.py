@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from transformer_serving.contract.rollout import OVER, STATES
+from transformer_serving.contract.rollout import OVER, PROMOTED, STATES
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 
@@ -35,7 +35,8 @@ def forget_code(cli: ClearmlCli) -> None:
     """
     api = ClearmlApi(cli.environment)
     task = api.call("tasks.get_by_id", task=cli.serving_id)["task"]
-    named, before = _named_in(task), time.time() - _FRESH_S
+    before = time.time() - _FRESH_S
+    named = _named_in(task, before)
     gone = [
         {"key": row["key"], "mode": row.get("mode") or "output"}
         for row in (task.get("execution") or {}).get("artifacts") or ()
@@ -47,20 +48,27 @@ def forget_code(cli: ClearmlCli) -> None:
         api.call("tasks.delete_artifacts", task=cli.serving_id, artifacts=gone, force=True)
 
 
-def _named_in(task: Mapping[str, Any]) -> str:
-    """The service's own text, and the endpoints to which rollouts may still go back."""
+def _named_in(task: Mapping[str, Any], before: float) -> str:
+    """The service's own text, and the endpoints to which rollouts may still go back, as those that
+    ended since `before` may."""
     items = task.get("configuration") or {}
     texts = {name: str(item.get("value") or "") for name, item in items.items()}
     try:
         states = list(json.loads(texts.get(STATES) or "{}").values())
     except (ValueError, AttributeError):
         return "\n".join(texts.values())
-    texts[STATES] = json.dumps([state for state in states if not _is_over(state)])
+    texts[STATES] = json.dumps([state for state in states if not _is_over(state, before)])
     return "\n".join(texts.values())
 
 
-def _is_over(state: Any) -> bool:
-    return isinstance(state, dict) and state.get("phase") == OVER
+def _is_over(state: Any, before: float) -> bool:
+    """For good: the controller looks after an end for a while, and goes back again where somebody
+    undid it, unless the new bundle was promoted."""
+    if not isinstance(state, dict) or state.get("phase") != OVER:
+        return False
+    since = state.get("since")
+    is_fresh = isinstance(since, int | float) and since >= before
+    return state.get("outcome") == PROMOTED or not is_fresh
 
 
 def _is_in(text: str, key: str) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_serving.contract.gate.server_facts import TRITON_VARIABLE
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.local.record import (
     LOOPBACK,
     MONITORING,
@@ -189,7 +190,7 @@ def _clearml(state: Path, record: StackRecord, part: str) -> dict[str, str]:
     """
     home = state / "clearml" / part
     home.mkdir(parents=True, exist_ok=True)
-    (home / "clearml.conf").write_text(SDK_CONFIGURATION, "utf-8")
+    _keep(home / "clearml.conf", SDK_CONFIGURATION)
     return {
         **clearml_environment(record),
         "CLEARML_CACHE_DIR": str(home),
@@ -199,6 +200,12 @@ def _clearml(state: Path, record: StackRecord, part: str) -> dict[str, str]:
         "CLEARML_TASK_NO_REUSE": "1",
         "CLEARML_LOG_LEVEL": "WARNING",
     }
+
+
+def _keep(path: Path, text: str) -> None:
+    """On a full disk a part starts again with the file that it has, which is never cut short."""
+    if not path.is_file() or path.read_bytes() != text.encode():
+        replace_file(path, text)
 
 
 def controller_state(state: Path) -> Path:

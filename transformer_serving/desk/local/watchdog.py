@@ -27,6 +27,7 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -182,6 +183,19 @@ def _beat(path: Path) -> float | None:
         return None
 
 
+class _Starter(Protocol):
+    def start_part(self, name: str) -> None: ...
+
+
+def start_overdue(supervisor: _Starter, names: Iterable[str]) -> None:
+    """One that cannot be started is logged, and the others are all the same."""
+    for name in names:
+        try:
+            supervisor.start_part(name)
+        except (OSError, Failure):
+            _log.exception("%s could not be started", name)
+
+
 def main(state: Path) -> None:
     """Look until told to end; a look that fails is logged, and the next one comes."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -193,8 +207,7 @@ def main(state: Path) -> None:
         try:
             processes = supervisor.processes()
             watchdog.look(processes)
-            for name in watchdog.overdue(processes):
-                supervisor.start_part(name)
+            start_overdue(supervisor, watchdog.overdue(processes))
             own.touch()
         except (OSError, Failure):
             _log.exception("a look failed")

@@ -78,7 +78,8 @@ _NOTHING: dict[str, tuple[Any, ...]] = {
 class LanguageModelSource:
     """A language model, read but not loaded. `revision` is None for a folder.
 
-    `window` is the number of tokens that a layer with a sliding one sees, None where none has one.
+    `window` is the number of tokens that a layer with a sliding one sees, None where none has one;
+    `remarks` are what its owner is to know.
     """
 
     name: str
@@ -88,6 +89,7 @@ class LanguageModelSource:
     tokenizer: TokenizerFile
     generation: Generation
     window: int | None
+    remarks: tuple[str, ...] = ()
 
 
 def open_language_model(
@@ -121,6 +123,7 @@ def open_language_model(
         tokenizer=tokenizer,
         generation=replace(_generation(folder, config, defaults, max_length), engine=engine),
         window=_window(config),
+        remarks=_remarks(config, max_length),
     )
 
 
@@ -173,21 +176,39 @@ def _generation(
 
 
 def _positions(config: Mapping[str, Any], max_length: int | None) -> int:
-    """GPT-2 calls them n_positions and n_ctx; tables end there, and so does rotary training."""
+    most, own = _most_positions(config)
+    if max_length is not None and not 2 <= max_length <= most:
+        why = f", whose longer texts have other rotary factors ({_LONGROPE})" if most < own else ""
+        raise ConversionRefused(
+            f"--max-length must be from 2 to {most} for this model{why}, got {max_length}"
+        )
+    return max_length or min(most, _LONGEST_UNASKED)
+
+
+def _remarks(config: Mapping[str, Any], max_length: int | None) -> tuple[str, ...]:
+    """What is said of an endpoint that has fewer positions than could be asked for."""
+    most, _ = _most_positions(config)
+    if max_length is not None or most <= _LONGEST_UNASKED:
+        return ()
+    return (
+        f"the endpoint takes prompt and new tokens together of up to {_LONGEST_UNASKED} tokens, "
+        f"the model up to {most}; more are refused with 413; --max-length {most} takes them all, "
+        "with gigabytes for the cache of one",
+    )
+
+
+def _most_positions(config: Mapping[str, Any]) -> tuple[int, int]:
+    """How many can be served, and how many the model has.
+
+    GPT-2 calls them n_positions and n_ctx; tables end there, and so does rotary training.
+    """
     names = ("max_position_embeddings", "n_positions")
     own = next((config[name] for name in names if isinstance(config.get(name), int)), None)
     if own is None:
         raise ConversionRefused(
             "config.json does not say how many positions the model has; add max_position_embeddings"
         )
-    short = _positions_of_short_factors(config)
-    most = min(own, short or own)
-    if max_length is not None and not 2 <= max_length <= most:
-        why = f", whose longer texts have other rotary factors ({_LONGROPE})" if most < own else ""
-        raise ConversionRefused(
-            f"--max-length must be from 2 to {most} for this model{why}, got {max_length}"
-        )
-    return max_length or min(int(most), _LONGEST_UNASKED)
+    return min(own, _positions_of_short_factors(config) or own), int(own)
 
 
 def _positions_of_short_factors(config: Mapping[str, Any]) -> int | None:

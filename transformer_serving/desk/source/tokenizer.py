@@ -63,14 +63,16 @@ class TokenizerFile:
 
 def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True) -> TokenizerFile:
     """The tokenizer as transformers itself loads it; with `lowercases`, as sentence-transformers
-    does where its own settings say so. Without `pads` it may have no padding token; its id is 0.
+    does where its own settings say so. Without `pads`, as for text that goes on, it may have no
+    padding token, whose id is then 0, and put nothing around a text.
 
     transformers may build a tokenizer from its vocabulary and not from tokenizer.json, so that the
     file alone need not be what the reference uses. Raises ConversionRefused when it cannot be had.
     """
     loaded = load_tokenizer(folder)
     tokenizer = _backend(folder, loaded)
-    _check_special(folder, loaded)
+    if pads:
+        _check_special(folder, loaded)
     if lowercases:
         _lowercase_if_asked(tokenizer, folder)
     tokenizer.no_padding()
@@ -138,10 +140,12 @@ def _check_sentencepiece(folder: Path) -> None:
 
 def _check_special(folder: Path, loaded: Any) -> None:
     """What transformers makes of a SentencePiece file for DeBERTa has a [CLS] and a [SEP], and puts
-    neither around a text, as its own reference then does not."""
+    nothing around a text, as its own reference then does not. One that puts others there, such as
+    T5's, only has them."""
     made = not (folder / _FILE).is_file()
     ends = (loaded.cls_token_id, loaded.sep_token_id)
-    if made and None not in ends and not set(ends) & set(loaded("a")["input_ids"]):
+    around = set(loaded.all_special_ids) - {loaded.unk_token_id}
+    if made and None not in ends and not around & set(loaded("a")["input_ids"]):
         raise ConversionRefused(
             f"the tokenizer of '{folder.name}' has no {_FILE}, and the one that transformers makes "
             f"of its vocabulary does not put {loaded.cls_token} and {loaded.sep_token} around a "
