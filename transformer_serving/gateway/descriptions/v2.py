@@ -82,8 +82,8 @@ def _inputs(card: Card) -> list[dict[str, Any]]:
         for field in card["fields"]
     ]
     return inputs + [
-        # Cards of older kits have no schema of a parameter; one that takes a list has no type.
-        _tensor(row["name"], row.get("schema", {}).get("type"))
+        # A parameter that takes a list has no type.
+        _tensor(row["name"], row["schema"].get("type"))
         for row in card["parameters"]
     ]
 
