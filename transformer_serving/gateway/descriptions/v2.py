@@ -55,9 +55,7 @@ async def config(question: Question) -> tuple[int, Any]:
     """
     target = question.endpoint
     card = await question.cards.of(target)
-    required = {
-        row["name"]: row.get("required", False) for row in (*card["fields"], *card["parameters"])
-    }
+    required = {row["name"]: row["required"] for row in (*card["fields"], *card["parameters"])}
     return 200, {
         "name": target.model,
         "platform": KIT,
