@@ -146,18 +146,23 @@ def write_model(work: Path) -> None:
     (folder / FILE_NAME).write_text(to_text(with_versions(config, "null", [version])), "utf-8")
 
 
+def begin_with_figures(module: str) -> None:
+    """Run the module in a process that has a folder for figures, as a worker has, and end with its
+    status; nothing where this one has: prometheus_client decides by it when it is imported."""
+    if FIGURES in os.environ:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", module, *sys.argv[1:]]
+        environment = {**os.environ, FIGURES: folder}
+        sys.exit(subprocess.run(command, env=environment, check=False).returncode)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    if FIGURES not in os.environ:
-        # As in a worker: prometheus_client decides by it when it is imported.
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "benchmarks.request_cost", *sys.argv[1:]]
-            sys.exit(
-                subprocess.run(command, env={**os.environ, FIGURES: folder}, check=False).returncode
-            )
+    begin_with_figures("benchmarks.request_cost")
     before = {**machine(), **versions(), "date": today()}
     found = profile(options.count, options.rounds)
     head = f"{'part':37} {'least':>7} {'median':>7}  (microseconds of processor time)"

@@ -23,7 +23,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.request_cost import BUNDLE, FIGURES, write_model
+from benchmarks.request_cost import BUNDLE, begin_with_figures, write_model
 from benchmarks.runs.results import write_json
 from benchmarks.servers import tritons
 from benchmarks.servers.machine import machine, today, versions
@@ -187,13 +187,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=31)
     options = parser.parse_args()
-    if FIGURES not in os.environ:
-        # As in a worker: prometheus_client decides by it when it is imported.
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "benchmarks.trace_cost", *sys.argv[1:]]
-            sys.exit(
-                subprocess.run(command, env={**os.environ, FIGURES: folder}, check=False).returncode
-            )
+    begin_with_figures("benchmarks.trace_cost")
     before = {**machine(), **versions(), "date": today()}
     found = run(_TURNS, options.rounds)
     rows = [*((way, median(found[way])) for way in (OFF, NONE, ONE)), *told(found).items()]

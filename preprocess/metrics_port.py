@@ -34,7 +34,7 @@ def open_metrics_port(host: str, port: int) -> None:
     """
     if not port or find_spec("prometheus_client") is None:
         return
-    # When to ask again: older code in the process, which asks at its calls, never does after inf.
+    # inf once somebody asked: bundles of other code in this process ask by the same.
     state: dict[str, float] = process_wide("metrics_port", lambda: {"again": 0.0})
     if state["again"] == inf:
         return

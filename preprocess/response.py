@@ -136,9 +136,7 @@ def answer_response(answer: Any, reply: Reply, headers: dict[str, str]) -> Answe
 
 def error_response(error: ServingError, headers: dict[str, str], dialect: Dialect = OURS) -> Answer:
     """The status of the error's kind, and Retry-After where coming back helps."""
-    # An update's error may be of older code, which has no time of its own.
-    retry_after_s = getattr(error, "retry_after_s", error.kind.retry_after_s)
-    if retry_after_s is not None:
-        headers["retry-after"] = str(retry_after_s)
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(error.retry_after_s)
     body, status = orjson.dumps(dialect.error_body(error)), dialect.status(error)
     return Answer(body, status, headers, code=error.kind.code)

@@ -1,4 +1,4 @@
-"""The parts of docs/performance.md that a make target writes, between two comments."""
+"""The parts of a page that a make target writes, between two comments."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from pathlib import Path
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
 
-def write_part(name: str, content: str, page: Path = PAGE) -> None:
+def markers(name: str, target: str | None = None) -> tuple[str, str]:
+    """What stands before and after a part that `make TARGET` makes, its own name unless given."""
+    return f"<!-- {name}: made by `make {target or name}` -->", f"<!-- end of {name} -->"
+
+
+def write_part(name: str, content: str, page: Path = PAGE, target: str | None = None) -> None:
     """Put `content` between the comments of the part `name`. Raises SystemExit without them."""
-    start, end = f"<!-- {name}: made by `make {name}` -->", f"<!-- end of {name} -->"
+    start, end = markers(name, target)
     text = page.read_text("utf-8")
     part = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
     if not part.search(text):

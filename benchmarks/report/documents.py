@@ -18,6 +18,7 @@ from benchmarks.report import (
 from benchmarks.report.budgets import ALL, BENCH, STARTS
 from benchmarks.runs.results import Results
 from benchmarks.servers.site import ROOT
+from scripts.generated_part import write_part
 
 PERFORMANCE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
@@ -26,6 +27,8 @@ GROWTH_PAGE = ROOT / "docs" / "growth.md"
 OVERLOAD = "overload"
 GENERATION = "generation"
 GROWTH = growth_report.GROWTH
+# Which make target renews them all.
+TARGET = "bench-tables"
 KINDS = (BENCH, ALL, STARTS, OVERLOAD, GENERATION, GROWTH)
 
 Runs = Mapping[str, Results]
@@ -77,11 +80,11 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 def write_gpu(steps: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
     """docs/gpu.md's part, from the steps of check-gpu that were stored."""
-    report.write_section(GPU, "check-gpu", gpu_page.text(steps, names))
+    write_part("check-gpu", gpu_page.text(steps, names), GPU, TARGET)
 
 
 def write(folder: Path) -> None:
     """Renew every part that a stored run says something for."""
     for part in PARTS:
         if text := text_of(part, folder):
-            report.write_section(part.document, part.name, text)
+            write_part(part.name, text, part.document, TARGET)

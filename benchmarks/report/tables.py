@@ -1,19 +1,15 @@
-"""Tables in Markdown from a stored run, put between markers of a document."""
+"""Tables in Markdown from a stored run."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchmarks.report import curve_points, overload_tables as overload_report
 from benchmarks.report.markdown import table as table
 from benchmarks.runs.results import MOST_FAILED, Results, Row
 from transformer_serving.contract.error_line import one_line
-from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.bench import bounds
 from transformer_serving.desk.bench.bounds import Spread
-from transformer_serving.desk.failure import Failure
 
 # The peer that the ratios are of, and the same before the engine that answers zeros.
 OURS, OURS_NULL = "gateway", "null-gateway"
@@ -246,21 +242,3 @@ def _over(results: Results, row: Row, load: str) -> str:
 
 def _median(found: Spread | None, digits: int = 0) -> str:
     return "-" if found is None else f"{found.median:.{digits}f}"
-
-
-def replace_section(text: str, name: str, content: str, where: str) -> str:
-    """`text` with the part between the markers of `name` renewed. Raises Failure without them."""
-    start, end = markers(name)
-    pattern = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
-    if not pattern.search(text):
-        raise Failure(f"{where} has no part between '{start}' and '{end}'", exit_code=2)
-    return pattern.sub(lambda _: f"{start}\n{content}\n{end}", text, count=1)
-
-
-def markers(name: str) -> tuple[str, str]:
-    return f"<!-- {name}: made by `make bench-tables` -->", f"<!-- end of {name} -->"
-
-
-def write_section(path: Path, name: str, content: str) -> None:
-    text = replace_section(path.read_text("utf-8"), name, content, path.name)
-    replace_file(path, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,30 +65,26 @@ def gateway(
     return start
 
 
-def gateway_by_uvicorn(options: Sequence[str], *, null: bool = False) -> Start:
-    """The gateway's app in uvicorn, which served it before Granian did."""
+def uvicorn_null(site: Site, report: StepReport) -> Running:
+    """The gateway's app in uvicorn, as before Granian, with the null engine behind it."""
+    name = "uvicorn-null"
+    figures = site.work / "figures" / name
+    figures.mkdir(parents=True, exist_ok=True)
+    variables = {
+        **_variables(site, name, True),
+        # As the gateway itself has it: figures are shared by files.
+        "PROMETHEUS_MULTIPROC_DIR": str(figures),
+    }
 
-    def start(site: Site, report: StepReport) -> Running:
-        name = f"gateway{'-'.join(options).replace('--', '-')}{'-null' if null else ''}"
-        figures = site.work / "figures" / name
-        figures.mkdir(parents=True, exist_ok=True)
-        variables = {
-            **_variables(site, name, null),
-            # As the gateway itself has it: figures are shared by files.
-            "PROMETHEUS_MULTIPROC_DIR": str(figures),
-        }
+    def command(port: int) -> list[str]:
+        return [
+            sys.executable, "-m", "uvicorn", "transformer_serving.gateway.app:app",
+            "--host=127.0.0.1", f"--port={port}",
+            "--lifespan=on", "--no-access-log", "--log-level=warning",
+            "--loop=uvloop", "--http=httptools",
+        ]  # fmt: skip
 
-        def command(port: int) -> list[str]:
-            return [
-                sys.executable, "-m", "uvicorn", "transformer_serving.gateway.app:app",
-                "--host=127.0.0.1", f"--port={port}",
-                "--lifespan=on", "--no-access-log", "--log-level=warning",
-                *options,
-            ]  # fmt: skip
-
-        return _start(site, name, command, variables, ready=f"/serve/{OURS}", body=_SHORT)
-
-    return start
+    return _start(site, name, command, variables, ready=f"/serve/{OURS}", body=_SHORT)
 
 
 def app(
@@ -226,7 +222,7 @@ SERVERS: dict[str, Start] = {
     "gateway": gateway(),
     "app": app(),
     "gateway-null": gateway(null=True),
-    "uvicorn-null": gateway_by_uvicorn(("--loop=uvloop", "--http=httptools"), null=True),
+    "uvicorn-null": uvicorn_null,
     "app-null": app(null=True),
     "queue": queue,
     "gunicorn": gunicorn,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from benchmarks.report import documents, tables as report
 from benchmarks.runs import ab, stages, wrk
 from benchmarks.runs.results import RESULTS
 from benchmarks.servers.process import Unusable
-from transformer_serving.desk.failure import Failure
+from scripts.generated_part import markers, write_part
 
 AB_REPORT = """
 Complete requests:      200
@@ -50,16 +51,19 @@ def test_of_few_requests_the_99th_percentile_is_the_longest() -> None:
         ab.parse(AB_REPORT.replace("200", "5"), AB_TABLE)
 
 
-def test_a_part_between_markers_is_renewed_and_nothing_else() -> None:
-    start, end = report.markers("speed")
-    text = f"before\n{start}\nold\n{end}\nafter\n"
-    renewed = report.replace_section(text, "speed", "a | b\n\\1", "README.md")
-    assert renewed == f"before\n{start}\na | b\n\\1\n{end}\nafter\n"
+def test_a_part_between_markers_is_renewed_and_nothing_else(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    start, end = markers("speed", documents.TARGET)
+    page.write_text(f"before\n{start}\nold\n{end}\nafter\n")
+    write_part("speed", "a | b\n\\1", page, documents.TARGET)
+    assert page.read_text() == f"before\n{start}\na | b\n\\1\n{end}\nafter\n"
 
 
-def test_a_document_without_markers_is_refused() -> None:
-    with pytest.raises(Failure, match="README.md has no part between"):
-        report.replace_section("nothing here", "speed", "x", "README.md")
+def test_a_document_without_markers_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("nothing here")
+    with pytest.raises(SystemExit, match="README.md has no part between"):
+        write_part("speed", "x", page)
 
 
 def test_columns_of_figures_are_set_to_the_right() -> None:
@@ -73,7 +77,7 @@ def test_a_document_has_what_the_stored_run_gives(part: documents.Part) -> None:
     text = part.document.read_text("utf-8")
     made = documents.text_of(part, RESULTS)
     wanted = f"\n{made}\n" if made else "\n"
-    start, end = report.markers(part.name)
+    start, end = markers(part.name, documents.TARGET)
     assert f"{start}{wanted}{end}" in text
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 import threading
@@ -278,43 +277,3 @@ def test_settings_come_from_the_environment() -> None:
         ValueError, match="TRANSFORMER_SERVING_TIMEOUT_S must be a number from 0.001"
     ):
         settings.read_settings({"TRANSFORMER_SERVING_TIMEOUT_S": "soon"})
-
-
-def of_the_layout_before(sources: dict[str, str]) -> dict[str, str]:
-    """As bundles carried them while the contract was a package of its own, beside preprocess."""
-    inside = re.compile(r"from \.+transformer_serving\.contract")
-    made = {}
-    for name, text in sources.items():
-        path = Path(name.removeprefix("transformer_serving/"))
-        if len(path.parts) > 1:
-            made[str(path)] = inside.sub(f"from {'.' * len(path.parts)}contract", text)
-    return made
-
-
-def test_a_bundle_of_the_layout_before_serves_beside_a_new_one(
-    write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sources = of_the_layout_before(dict(preprocess_file._sources()))
-    assert "contract/endpoint.py" in sources
-    with monkeypatch.context() as before:
-        before.setattr(preprocess_file, "_sources", lambda: iter(sources.items()))
-        forget()
-        old_file = write(1)
-    forget()
-    old, new = load(old_file), load(write(2))
-    one, other = (type(loaded).__mro__[1].__module__ for loaded in (old, new))
-    assert one != other
-    root = one.removesuffix(".preprocess.handover")
-    assert f"{root}.contract.endpoint" in sys.modules
-    assert f"{root}.transformer_serving" not in sys.modules
-    for asked in (old, new):  # the new one hands over to the one that served before it
-        refused = refused_by(asked)
-        assert (refused.status_code, refused.headers["x-bundle-version"]) == (400, "1")
-    new.handover.take_over()
-    refused = refused_by(new)
-    assert (refused.status_code, refused.headers["x-bundle-version"]) == (400, "2")
-
-
-def forget() -> None:
-    preprocess_file.code_hash.cache_clear()
-    preprocess_file._code_zip.cache_clear()

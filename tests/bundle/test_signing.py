@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,9 +16,9 @@ from hypothesis import given, settings, strategies as st
 
 from tests.doctor.conftest import CLI
 from tests.engine.serving import FIELDS
-from tests.stack.small_bundles import Parts, write_small
+from tests.stack.small_bundles import Parts, hash_anew, write_small
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.manifest import entry_of, read_manifest
+from transformer_serving.contract.manifest import read_manifest
 from transformer_serving.contract.signatures import (
     TRUSTED_KEYS_VARIABLE,
     TrustedKeys,
@@ -66,13 +65,6 @@ def test_a_signed_bundle_is_opened_and_keeps_its_number(
     once = (bundle / "preprocess.py").read_bytes()
     sign_bundle(bundle, key)
     assert (bundle / "preprocess.py").read_bytes() == once
-
-
-def hash_anew(folder: Path) -> None:
-    path = folder / "model" / "manifest.json"
-    manifest = read_manifest(path.read_bytes())
-    files = tuple(entry_of(folder, folder / entry.path) for entry in manifest.files)
-    path.write_text(dataclasses.replace(manifest, files=files).to_json())
 
 
 def appended(folder: Path) -> None:

@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from tests.tiny_models import save_classifier
 from transformer_serving.contract.endpoint import Recorded, read_endpoint
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.manifest import entry_of, read_manifest, verify_files
+from transformer_serving.contract.manifest import read_manifest, verify_files
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.builders.onnxruntime import build_onnxruntime
 from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.bundle import preprocess_file
-from transformer_serving.desk.bundle.folder import RENEWABLE, open_bundle
+from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.bundle.writer import (
     check_target,
     content_of,
@@ -222,24 +222,6 @@ def test_the_parity_set_is_nothing_that_a_plain_triton_loads(bundle: Path, tmp_p
     done = write_repository(open_bundle(bundle), tmp_path / "models", "tiny", ensemble=False)
     assert not list(done.folder.rglob("parity.json"))
     assert list(done.folder.rglob("model.xml"))
-
-
-def test_renewing_records_the_golden_answer_where_an_older_kit_did_not(bundle: Path) -> None:
-    older = json.loads((bundle / "endpoint.json").read_bytes())
-    del older["recorded"]
-    older["golden"] = None
-    (bundle / "endpoint.json").write_text(json.dumps(older))
-    path = bundle / "model/manifest.json"
-    manifest = read_manifest(path.read_bytes())
-    entries = tuple(
-        entry_of(bundle, bundle / entry.path) if entry.path == "endpoint.json" else entry
-        for entry in manifest.files
-    )
-    path.write_text(replace(manifest, files=entries).to_json())
-    assert open_bundle(bundle, RENEWABLE).endpoint.recorded is None
-    renewed = renew_bundle(bundle).endpoint
-    assert renewed.golden == manifest.golden.request
-    assert renewed.recorded == Recorded(manifest.golden.answer, manifest.golden.tolerance)
 
 
 def test_another_folder_is_never_replaced(model: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.engine.serving import FIELDS, write_sealed
-from tests.stack.small_bundles import Parts, write_small
+from tests.stack.small_bundles import Parts, hash_anew, write_small
 from transformer_serving.contract import identity
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.identity import (
@@ -39,14 +39,6 @@ SERVED = Served("e", "e", "m", "py_code", "ONNX", FIELDS, "", "")
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     return write_small(tmp_path / "bundle").folder
-
-
-def hash_anew(folder: Path) -> None:
-    """What somebody does who changes a file and does not want it to be noticed."""
-    path = folder / "model" / "manifest.json"
-    manifest = read_manifest(path.read_bytes())
-    files = tuple(entry_of(folder, folder / entry.path) for entry in manifest.files)
-    path.write_text(dataclasses.replace(manifest, files=files).to_json())
 
 
 def code(text: str) -> Callable[[Path], None]:

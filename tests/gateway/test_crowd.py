@@ -260,7 +260,7 @@ def test_code_of_an_endpoint_that_raises_refuses_nobody(told: Told) -> None:
     crowd = crowd_of(told)
     broken = refusal(told)
     broken.reach = None
-    broken.reach = type("Broken", (), {"seconds": LONG, "tell": told.tell})()
+    broken.reach = type("Broken", (), {"seconds": LONG, "longest_s": 0.0, "tell": told.tell})()
     crowd.gave(call(), broken, "texts")
     assert crowd.refusal(scope(), RAW) is None
 

@@ -159,23 +159,6 @@ async def test_an_input_of_one_text_has_no_room_for_more(
     assert refused.value.field == name
 
 
-class Older(Spoken):
-    """Of a kit whose cards had no schemas."""
-
-    def card(self) -> dict[str, Any]:
-        made = super().card()
-        for row in made["parameters"]:
-            del row["schema"]
-        return made
-
-
-async def test_a_card_without_schemas_has_metadata_too(door: SpokenDoor) -> None:
-    door.processor.built("rerank", Older(speaker("rerank")))
-    told = await door.ask("GET", "/v2/models/rerank")
-    assert told.status == 200
-    assert {row["datatype"] for row in told.json["inputs"]} == {"BYTES"}
-
-
 @pytest.mark.parametrize("path", ["/v2/models/split", "/v2/models/split/config", "/tei/split/info"])
 async def test_a_canarys_name_says_whom_to_ask(door: SpokenDoor, path: str) -> None:
     door.processor._canary_route["split"] = {"endpoints": ["rerank", "rerank/2"]}

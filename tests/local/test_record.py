@@ -1,4 +1,4 @@
-"""The state folder and its record: for one user alone, and of older releases too."""
+"""The state folder and its record: for one user alone, and not of any kit."""
 
 from __future__ import annotations
 
@@ -64,26 +64,6 @@ def test_a_folder_that_is_not_a_stacks_is_left_alone(tmp_path: Path, bits: int) 
     assert mode(folder) == bits
 
 
-def test_a_record_of_the_release_before_is_read(tmp_path: Path) -> None:
-    ports = {
-        "inference": 10, "control_plane": 11, "triton_http": 12, "triton_grpc": 13,
-        "triton_metrics": 14,
-    }  # fmt: skip
-    values = {"ports": ports, "access_key": "a", "secret_key": "s", "serving_id": "id"}
-    (tmp_path / "stack.json").write_text(json.dumps(values))
-    record = load_record(tmp_path)
-    assert record is not None
-    assert record.ports == Ports(10, 11, 14, 15, 16, 17)
-    assert record.triton.http == f"unix:{socket_folder(tmp_path)}/triton:8000"
-    assert record.triton.metrics == "127.0.0.1:14"
-    assert record.open_inference is None
-    save_record(tmp_path, record)
-    save_record(tmp_path, record)
-    assert load_record(tmp_path) == record
-    kept = tmp_path / "stack.json.1"  # the older kit reads it again
-    assert (json.loads(kept.read_text()), mode(kept)) == (values, 0o600)
-
-
 def test_a_record_of_the_next_release(tmp_path: Path) -> None:
     """What it added is left out; a form of its own is refused, and nothing is touched."""
     record = new_record(tmp_path, Ports())
@@ -104,6 +84,20 @@ def test_a_broken_record_is_called_one(tmp_path: Path, text: str) -> None:
     (tmp_path / "stack.json").write_text(text)
     with pytest.raises(Failure, match="cannot be read"):
         load_record(tmp_path)
+
+
+@pytest.mark.parametrize("number", [None, 1])
+def test_a_record_of_the_first_format_is_refused_with_the_way_out(
+    tmp_path: Path, number: int | None
+) -> None:
+    values = json.loads(record_text(new_record(tmp_path, Ports())))
+    del values["format"]
+    text = json.dumps(values if number is None else {**values, "format": number})
+    (tmp_path / "stack.json").write_text(text)
+    with pytest.raises(Failure, match="cannot be read; .*or remove that folder") as refused:
+        load_record(tmp_path)
+    assert refused.value.exit_code == 2
+    assert (tmp_path / "stack.json").read_text() == text
 
 
 def test_sockets_are_in_a_folder_of_this_user_alone(

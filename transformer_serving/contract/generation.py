@@ -158,20 +158,20 @@ def read_options(text: bytes) -> Options | Farewell:
 def _sampling(fields: Fields) -> Sampling:
     return Sampling(
         do_sample=fields.take("do_sample", bool),
-        temperature=_between(fields, "temperature", LEAST_SAMPLING, 100.0),
-        top_p=_between(fields, "top_p", LEAST_SAMPLING, 1.0),
+        temperature=_sampled(fields, "temperature", 100.0),
+        top_p=_sampled(fields, "top_p", 1.0),
         top_k=fields.number("top_k", low=0, high=_MAX_ID),
-        repetition_penalty=_between(fields, "repetition_penalty", LEAST_SAMPLING, 100.0),
+        repetition_penalty=_sampled(fields, "repetition_penalty", 100.0),
     )
 
 
-def _between(fields: Fields, name: str, above: float, most: float) -> float:
+def _sampled(fields: Fields, name: str, most: float) -> float:
     value = fields.take(name, float)
     # Also false for NaN.
-    if not above < value <= most:
+    if not LEAST_SAMPLING < value <= most:
         raise ContractError(
-            f"{fields.where}: field '{name}' must be above {above:g} and at most {most:g}, "
-            f"got {value:g}"
+            f"{fields.where}: field '{name}' must be above {LEAST_SAMPLING:g} and at most "
+            f"{most:g}, got {value:g}"
         )
     return value
 

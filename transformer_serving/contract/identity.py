@@ -123,7 +123,7 @@ def check_preprocess(raw: bytes, parts: Mapping[str, str] | None = None) -> Iden
         raise ContractError(
             f"preprocess.py is not the one of bundle {stated_version(raw)}: with its model it is "
             f"bundle {found.bundle_version}, so it or the model was changed after the bundle was "
-            f"made, or an older kit made it; {_AGAIN}"
+            f"made; {_AGAIN}"
         )
     return found
 
@@ -137,10 +137,7 @@ def data_of(raw: bytes) -> dict[str, bytes]:
         archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(found[1], validate=True)))
         rows = archive.infolist()
         if sorted(row.filename for row in rows) != sorted((ENDPOINT, TOKENIZER, PARTS)):
-            raise ContractError(
-                "preprocess.py carries other files than a bundle's, or an older kit made it; "
-                f"{_AGAIN}"
-            )
+            raise ContractError(f"preprocess.py carries other files than a bundle's; {_AGAIN}")
         if any(row.compress_type not in _PACKED for row in rows):
             raise ContractError(f"preprocess.py carries a damaged archive; {_AGAIN}")
         if sum(row.file_size for row in rows) > _MAX_DATA:

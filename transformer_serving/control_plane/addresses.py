@@ -28,7 +28,7 @@ def with_own(content: bytes, host: str) -> bytes:
 def own_path(url: str, host: str) -> str | None:
     """The path in this server's file store; None for an address that is not this server's.
 
-    Documents stored by earlier versions name the host.
+    A document may name the host, too.
     """
     parts = urlsplit(url)
     own = url.startswith(_OWN.decode()) or (

@@ -42,8 +42,8 @@ class Cards:
         if card is None:
             raise ServingError(
                 "impossible",
-                "the endpoint says nothing of itself: its code is not of this kit, or is of an "
-                "older one; convert its model again",
+                "the endpoint says nothing of itself: its code is not of this kit; "
+                "convert its model again",
             )
         return card
 

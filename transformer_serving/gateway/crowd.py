@@ -87,8 +87,7 @@ class Crowd:
         before = self._given.get(call)
         headers = [row for row in refusal.raw_headers if row[0] != TIMING]
         now = time.monotonic()
-        # An endpoint of older code says nothing of the time after that.
-        longest = max(reach.seconds, getattr(reach, "longest_s", 0.0))
+        longest = max(reach.seconds, reach.longest_s)
         self._given[call] = Given(
             now + reach.seconds, now + longest, reach, name, getattr(refusal, "code", ""),
             refusal.status_code, headers, bytes(refusal.body), [],

@@ -36,12 +36,10 @@ class Leftovers:
         self,
         store: Store,
         files: FileStore,
-        keep_seconds: float = KEEP_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._files = files
-        self._keep = keep_seconds
         self._clock = clock
 
     async def watch(self) -> None:
@@ -59,7 +57,7 @@ class Leftovers:
         A first look takes no lock. Where it finds something, a second one is made while nothing can
         be written, so a document that names a file at the last moment keeps it.
         """
-        before = self._clock() - self._keep
+        before = self._clock() - KEEP_SECONDS
         self._files.discard_left(before)
         # An upload is named only after it, so one of this day is not looked for.
         stored = {path for path, modified in self._files.all() if modified < before}
@@ -88,7 +86,7 @@ class Leftovers:
                 transaction.execute(
                     "INSERT OR REPLACE INTO unnamed (path, since) VALUES (?, ?)", (path, now)
                 )
-        return sorted(path for path in unnamed if since.get(path, now) <= now - self._keep)
+        return sorted(path for path in unnamed if since.get(path, now) <= now - KEEP_SECONDS)
 
 
 def _remembered(transaction: Transaction) -> dict[str, float]:

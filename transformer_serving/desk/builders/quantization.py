@@ -64,15 +64,15 @@ def value_projections(graph: Any) -> Iterator[str]:
     constants = {tensor.name for tensor in graph.initializer}
     makers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
-        if node.op_type == "MatMul" and _reaches(node.input[0], makers, "Softmax"):
+        if node.op_type == "MatMul" and _is_softmax(node.input[0], makers):
             maker = _maker(node.input[1], makers, constants)
             if maker is not None and maker.op_type == "MatMul" and maker.input[1] in constants:
                 yield maker.name
 
 
-def _reaches(name: str, makers: Mapping[str, Any], kind: str) -> bool:
+def _is_softmax(name: str, makers: Mapping[str, Any]) -> bool:
     node = _maker(name, makers, ())
-    return node is not None and node.op_type == kind
+    return node is not None and node.op_type == "Softmax"
 
 
 def _maker(name: str, makers: Mapping[str, Any], constants: Collection[str]) -> Any:

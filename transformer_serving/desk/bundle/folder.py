@@ -11,7 +11,7 @@ from pathlib import Path
 
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.gate.refusals import CHECKS, open_manifest
+from transformer_serving.contract.gate.refusals import open_manifest
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.signatures import (
     check_signed_manifest,
@@ -40,23 +40,16 @@ class Bundle:
         return self.folder / "preprocess.py"
 
 
-# What a bundle of an older kit passes, too: all but its hash, which that kit computed otherwise.
-RENEWABLE = tuple(name for name in CHECKS if name != "identity")
-
-
-def open_bundle(path: Path, checks: tuple[str, ...] = ()) -> Bundle:
-    """Read and verify a bundle. Raises Failure (exit code 2) that says what is wrong with it.
-
-    `checks` names the gate's checks, all of them unless given.
-    """
-    bundle = _opened(path, checks)
+def open_bundle(path: Path) -> Bundle:
+    """Read and verify a bundle. Raises Failure (exit code 2) that says what is wrong with it."""
+    bundle = _opened(path)
     _check_signatures(bundle)
     return bundle
 
 
 def open_bundle_to_sign(path: Path) -> Bundle:
     """As open_bundle, but nobody's signature is asked for yet."""
-    return _opened(path, ())
+    return _opened(path)
 
 
 def _check_signatures(bundle: Bundle) -> None:
@@ -69,7 +62,7 @@ def _check_signatures(bundle: Bundle) -> None:
         raise Failure(f"{bundle.folder} is not served from here: {error}", exit_code=2) from error
 
 
-def _opened(path: Path, checks: tuple[str, ...]) -> Bundle:
+def _opened(path: Path) -> Bundle:
     refuse_links(path)
     manifest_path = path / "model" / "manifest.json"
     if not manifest_path.is_file():
@@ -84,7 +77,7 @@ def _opened(path: Path, checks: tuple[str, ...]) -> Bundle:
         endpoint = read_endpoint((path / "endpoint.json").read_bytes(), str(path / "endpoint.json"))
     except (ContractError, OSError) as error:
         raise Failure(f"{path} is no valid bundle: {error}", exit_code=2) from error
-    pass_gate(manifest, path, endpoint, checks)
+    pass_gate(manifest, path, endpoint)
     return Bundle(path, endpoint, manifest)
 
 

@@ -31,7 +31,7 @@ from transformer_serving.contract.manifest import (
 )
 from transformer_serving.desk.builders.files import EngineFiles, link_or_copy
 from transformer_serving.desk.bundle import preprocess_file
-from transformer_serving.desk.bundle.folder import RENEWABLE, Bundle, open_bundle
+from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.bundle.gate import ON_WRITING, pass_gate
 from transformer_serving.desk.bundle.triton_config import config_text
 from transformer_serving.desk.failure import ConversionRefused, Failure
@@ -134,7 +134,7 @@ def renew_bundle(folder: Path) -> Bundle:
     did.
     Raises Failure when the bundle is not as its manifest says.
     """
-    with content_of(open_bundle(folder, RENEWABLE), folder.parent) as content:
+    with content_of(open_bundle(folder), folder.parent) as content:
         return write_bundle(content, folder)
 
 

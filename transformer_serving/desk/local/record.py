@@ -30,7 +30,8 @@ POLL_SECONDS = 2
 # Every process of a stack has this variable: `down` finds what a crash left behind by it.
 MARK = "TRANSFORMER_SERVING_PART_OF"
 _RECORD = "stack.json"
-# Counts up with every change of stack.json that an older kit could not work with.
+# Counts up with every change of stack.json that an older kit could not work with. 1 is taken: a
+# stack.json without a number is of that one.
 FORMAT = 2
 
 
@@ -161,13 +162,13 @@ def load_record(state: Path) -> StackRecord | None:
     path = state / _RECORD
     try:
         values = json.loads(path.read_text("utf-8"))
-        if _format_of(values) > FORMAT:
+        if int(values["format"]) > FORMAT:
             raise Failure(
-                f"{path} was written by a newer kit; use that one, or go back as "
-                "docs/reliability.md says",
+                f"{path} was written by a newer kit; use that one, or put an older stack.json "
+                "back from a backup with 'transformer-serving restore'",
                 exit_code=2,
             )
-        return _read(state, values)
+        return _read(values)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -180,30 +181,23 @@ def load_record(state: Path) -> StackRecord | None:
         ) from error
 
 
-def _read(state: Path, values: dict[str, Any]) -> StackRecord:
-    """Also one of format 1, which had more ports and no folder of sockets; and what a newer kit
-    added without a need for another format is left out."""
-    ports = _known(Ports, values["ports"])
-    # The controller's own figures are newer, and newer still who keeps them.
-    ports.setdefault("controller_metrics", ports["triton_metrics"] + 1)
-    for after, name in enumerate(MONITORING, start=1):
-        ports.setdefault(name, ports["controller_metrics"] + after)
-    kept = _known(StackRecord, values) | {
-        "ports": Ports(**ports),
-        "monitoring": tuple(values.get("monitoring", ())),
-    }
-    if "sockets" not in kept:
-        kept["sockets"] = str(socket_folder(state))
-    return StackRecord(**kept)
+def _read(values: dict[str, Any]) -> StackRecord:
+    """What a newer kit added without a need for another format is left out."""
+    if values["format"] != FORMAT:
+        raise ValueError(values["format"])
+    return StackRecord(
+        **_known(StackRecord, values)
+        | {
+            "ports": Ports(**_known(Ports, values["ports"])),
+            "sockets": str(values["sockets"]),
+            "monitoring": tuple(values.get("monitoring", ())),
+        }
+    )
 
 
 def _known(kind: type, values: dict[str, Any]) -> dict[str, Any]:
     names = {row.name for row in fields(kind)}
     return {name: value for name, value in values.items() if name in names}
-
-
-def _format_of(values: dict[str, Any]) -> int:
-    return int(values.get("format", 1))
 
 
 def require_record(state: Path) -> StackRecord:
@@ -218,18 +212,8 @@ def require_record(state: Path) -> StackRecord:
 
 
 def save_record(state: Path, record: StackRecord) -> None:
-    """Write stack.json for this user only, replacing it in one step.
-
-    One of an older format stays beside it as stack.json.FORMAT: the way back to that kit.
-    """
-    path = state / _RECORD
-    # What cannot be read is worth no keeping.
-    with contextlib.suppress(FileNotFoundError, ValueError, AttributeError):
-        old = path.read_text("utf-8")
-        number = _format_of(json.loads(old))
-        if number < FORMAT:
-            write_private(path.with_name(f"{_RECORD}.{number}"), old)
-    write_private(path, record_text(record))
+    """Write stack.json for this user only, replacing it in one step."""
+    write_private(state / _RECORD, record_text(record))
 
 
 def record_text(record: StackRecord) -> str:

@@ -15,7 +15,7 @@ sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 import openvino  # noqa: E402
 
-__all__ = ["core", "openvino"]
+__all__ = ["cause_of", "core", "openvino"]
 
 
 @cache
@@ -27,3 +27,9 @@ def core() -> openvino.Core:
     signal that Python handles is a segmentation fault (OpenVINO 2026.4.1).
     """
     return openvino.Core()
+
+
+def cause_of(error: Exception) -> str:
+    """The last line of OpenVINO's message, in ASCII; the others are places in its code."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1].encode("ascii", "backslashreplace").decode()

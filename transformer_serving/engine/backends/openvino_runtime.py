@@ -12,7 +12,7 @@ from typing import Any
 from transformer_serving.engine.backends.executor import Graph, RequestFailure
 from transformer_serving.engine.backends.grouping import Arrays
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings, TensorSpec
-from transformer_serving.engine.backends.openvino_quiet import core, openvino
+from transformer_serving.engine.backends.openvino_quiet import cause_of, core, openvino
 from transformer_serving.engine.backends.precision import HINTS, openvino_properties
 
 # Requests in flight inside one instance: groups of different lengths overlap.
@@ -36,7 +36,7 @@ class OpenVinoRuntime:
             compiled = core().compile_model(model, "CPU", properties)
         except RuntimeError as error:
             raise ModelError(
-                f"model file '{path.name}' cannot be loaded by OpenVINO ({_first_line(error)}); "
+                f"model file '{path.name}' cannot be loaded by OpenVINO ({cause_of(error)}); "
                 "convert again"
             ) from None
         self.graph = _graph(model, compiled)
@@ -67,7 +67,7 @@ class OpenVinoRuntime:
             }
         except RuntimeError as error:
             return RequestFailure(
-                f"OpenVINO failed on this input: {_first_line(error)}", invalid=False
+                f"OpenVINO failed on this input: {cause_of(error)}", invalid=False
             )
 
 
@@ -75,7 +75,7 @@ def _start(request: Any, batch: Arrays) -> RequestFailure | None:
     try:
         request.start_async(batch, share_inputs=True)
     except (RuntimeError, ValueError) as error:
-        return RequestFailure(f"OpenVINO refused this input: {_first_line(error)}", invalid=True)
+        return RequestFailure(f"OpenVINO refused this input: {cause_of(error)}", invalid=True)
     return None
 
 
@@ -131,9 +131,3 @@ def _table_rows(gather: openvino.Node) -> int | None:
     if table.rank.is_dynamic or len(table) != 2 or not table[0].is_static:
         return None
     return int(table[0].get_length())
-
-
-def _first_line(error: Exception) -> str:
-    """The last line of OpenVINO's message carries the cause; the others are places in its code."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[-1].encode("ascii", "backslashreplace").decode()

@@ -82,7 +82,7 @@ class GreedySet:
 
 
 def _stated(row: GreedyRow) -> dict[str, Any]:
-    """Without texts where there are none, as sets of older kits have it."""
+    """Without texts where there are none."""
     found = asdict(row)
     return found if row.texts else {name: found[name] for name in found if name != "texts"}
 

@@ -38,8 +38,7 @@ class TritonPythonModel:
         folder = Path(args["model_repository"]) / args["model_version"]
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
-        # Which a repository that was laid out by an older kit does not say.
-        self._tokenizer.encode_special_tokens = self._tokens.get("split_special_tokens", False)
+        self._tokenizer.encode_special_tokens = self._tokens["split_special_tokens"]
         # Cut one token late: what is longer than the model takes must be seen to be refused.
         allowed = self._tokens["max_length"]
         self._tokenizer.enable_truncation(

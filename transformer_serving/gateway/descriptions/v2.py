@@ -55,9 +55,7 @@ async def config(question: Question) -> tuple[int, Any]:
     """
     target = question.endpoint
     card = await question.cards.of(target)
-    required = {
-        row["name"]: row.get("required", False) for row in (*card["fields"], *card["parameters"])
-    }
+    required = {row["name"]: row["required"] for row in (*card["fields"], *card["parameters"])}
     return 200, {
         "name": target.model,
         "platform": KIT,
@@ -82,8 +80,8 @@ def _inputs(card: Card) -> list[dict[str, Any]]:
         for field in card["fields"]
     ]
     return inputs + [
-        # Cards of older kits have no schema of a parameter; one that takes a list has no type.
-        _tensor(row["name"], row.get("schema", {}).get("type"))
+        # A parameter that takes a list has no type.
+        _tensor(row["name"], row["schema"].get("type"))
         for row in card["parameters"]
     ]
 

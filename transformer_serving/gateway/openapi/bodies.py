@@ -133,7 +133,7 @@ def _needed(card: Card) -> Schema:
     """That a required parameter stands in `parameters`, or beside it where it may."""
     found = []
     for row in card["parameters"]:
-        if _is_required(row):
+        if row["required"]:
             inside = {"type": "object", "required": [row["name"]]}
             places: list[Schema] = [
                 {"required": ["parameters"], "properties": {"parameters": inside}}
@@ -144,20 +144,12 @@ def _needed(card: Card) -> Schema:
     return {"allOf": found} if found else {}
 
 
-def _is_required(row: Mapping[str, Any]) -> bool:
-    # As with its schema.
-    return bool(row.get("required"))
-
-
 def _parameter(row: Mapping[str, Any]) -> Schema:
     told: Schema = {"description": row["wanted"]}
     if row["default"] is not None:
         told["default"] = row["default"]
-    # Cards of older kits have no schema of a parameter.
-    schema = row.get("schema")
-    if not schema:
-        return told
-    return {**schema, **told} if _is_required(row) else {"anyOf": [schema, _NULL], **told}
+    schema = row["schema"]
+    return {**schema, **told} if row["required"] else {"anyOf": [schema, _NULL], **told}
 
 
 def _object(properties: dict[str, Schema], required: list[str], title: str = "") -> Schema:

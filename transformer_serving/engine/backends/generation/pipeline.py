@@ -18,7 +18,7 @@ from transformer_serving.engine.backends.generation.seeds import folded
 from transformer_serving.engine.backends.generation.sequences import Part
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
 from transformer_serving.engine.backends.model_settings import ModelError
-from transformer_serving.engine.backends.openvino_quiet import core, openvino
+from transformer_serving.engine.backends.openvino_quiet import cause_of, core, openvino
 from transformer_serving.engine.backends.precision import openvino_properties
 
 import openvino_genai as genai  # isort: skip  # openvino_quiet has to come first
@@ -42,7 +42,8 @@ class OpenVinoPipeline:
             )
         except RuntimeError as error:
             raise ModelError(
-                f"'{FILES[0]}' cannot be loaded by openvino_genai ({_cause(error)}); convert again"
+                f"'{FILES[0]}' cannot be loaded by openvino_genai ({cause_of(error)}); convert "
+                "again"
             ) from None
 
     def start(self, call: Call) -> _Handle:
@@ -141,9 +142,3 @@ def _config(options: Options) -> Any:
             config.top_k = sampling.top_k
         config.rng_seed = folded(options.seed)
     return config
-
-
-def _cause(error: Exception) -> str:
-    """The last line of OpenVINO's message; the others are places in its code."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[-1].encode("ascii", "backslashreplace").decode()
