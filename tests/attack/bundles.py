@@ -10,9 +10,8 @@ from pathlib import Path
 
 from tests.attack.ground import GOOD, Ground
 from tests.attack.seen import Seen
-from tests.contract.test_identity import hash_anew
 from tests.stack.conftest import CLI, ROOT
-from tests.stack.small_bundles import Parts, write_small
+from tests.stack.small_bundles import Parts, hash_anew, write_small
 from tests.stack.test_trusted_keys import exchange
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 

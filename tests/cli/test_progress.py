@@ -60,6 +60,7 @@ def test_convert_prints_a_line_for_a_shell(said: Any, monkeypatch: pytest.Monkey
         latencies=(),
         refused=(),
         gain=None,
+        remarks=(),
         bundle=SimpleNamespace(manifest=manifest, endpoint=endpoint),
     )
     shown = said(lambda console: convert._say(console, cast("Any", done), Path("[v2]/my b")))

@@ -339,12 +339,12 @@ class Unheard(Caller):
 
 
 def test_one_that_cannot_be_told_leaves_nobody_else_without_a_word() -> None:
-    pause = threading.Event()
-    with running(lambda: CountingPipeline(pause)) as engine:
+    with running(CountingPipeline) as engine:
         callers = [Unheard(), Caller()]
-        for one, caller in zip((call(BAD_STEP), call(1)), callers, strict=True):
-            engine.submit(one, caller)
-        pause.set()
+        # Its thread takes both or none: one alone would have failed before the other came.
+        with engine._news:
+            for one, caller in zip((call(BAD_STEP), call(1)), callers, strict=True):
+                engine.submit(one, caller)
         assert [one.end() for one in callers] == [Fault.INTERNAL] * 2
         assert submitted(engine, call(7))[0].end() is Finish.LENGTH
 
