@@ -25,6 +25,7 @@ ON_STOCK = f"-f ../{STOCK_PATH} -f compose/clearml-serving.yaml"
 # Of compose.yaml's containers, what those on clearml-serving's own file have no use for.
 LOCAL_PROFILE = {
     "CLEARML_API_ACCESS_KEY_FILE", "CLEARML_API_SECRET_KEY_FILE", "CLEARML_SERVING_TASK_ID_FILE",
+    "TRANSFORMER_SERVING_LOCAL_API",
 }  # fmt: skip
 WATCHERS = ("prometheus", "alertmanager", "grafana")
 
