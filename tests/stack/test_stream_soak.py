@@ -19,5 +19,5 @@ def test_what_is_lost_with_each_stream_is_told_from_what_is_learned(
         minutes = look / 30
         noise = 2 * math.sin(7 * look)
         seen.add(minutes, 400 + learned * math.log(minutes) + leak * minutes + noise)
-    assert seen.a_minute == pytest.approx(leak, abs=0.5)
-    assert (seen.a_minute >= LIMIT_MIB_A_MINUTE) == (leak > 3)
+    assert seen.beside_learning() == pytest.approx(leak, abs=0.5)
+    assert (seen.beside_learning() >= LIMIT_MIB_A_MINUTE) == (leak > 3)
