@@ -257,8 +257,9 @@ def _texts(body: Mapping[str, Any], field: TextField, limits: Limits) -> tuple[s
     return tuple(texts)
 
 
-def check_count(texts: list[Any], field: str, limits: Limits) -> None:
-    """Raises ServingError for no texts and for too many of them."""
+def check_count(texts: list[Any], field: str, limits: Limits, called: str = "texts") -> None:
+    """Raises ServingError for no texts and for too many of them, which it says of those `called`
+    so."""
     if not texts:
         raise ServingError(
             "invalid_field", f"field '{field}' is an empty list", field=field, limit=1, got=0
@@ -266,7 +267,7 @@ def check_count(texts: list[Any], field: str, limits: Limits) -> None:
     if len(texts) > limits.max_texts:
         raise ServingError(
             "too_large",
-            f"field '{field}' holds too many texts; send them in several requests",
+            f"field '{field}' holds too many {called}; send them in several requests",
             field=field, limit=limits.max_texts, got=len(texts),
         )  # fmt: skip
 

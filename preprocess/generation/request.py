@@ -214,14 +214,7 @@ def read_wanted(body: Any, task: TextTask, limits: Limits) -> Wanted:
 
 def _prompts(value: Any, name: str, limits: Limits) -> tuple[str, ...]:
     rows = value if isinstance(value, list) else [value]
-    if len(rows) > limits.max_texts:
-        raise ServingError(
-            "too_large",
-            f"field '{name}' holds too many prompts, which all run at the same time; send them in "
-            "several requests",
-            field=name, limit=limits.max_texts, got=len(rows),
-        )  # fmt: skip
-    check_count(rows, name, limits)
+    check_count(rows, name, limits, "prompts, which all run at the same time")
     for row in rows:
         check_text(row, TextField(name), limits)
     return tuple(rows)

@@ -30,12 +30,8 @@ def says_json(content_type: bytes | None) -> bool:
     """Whether the host would parse a body of this content type as JSON."""
     if not content_type:
         return False
-    mime = MimeMessage()
-    mime["content-type"] = content_type.decode("latin-1")
-    subtype = mime.get_content_subtype()
-    return mime.get_content_maintype() == "application" and (
-        subtype == "json" or subtype.endswith("+json")
-    )
+    kind, subtype = _parts_of(content_type)
+    return kind == "application" and (subtype == "json" or subtype.endswith("+json"))
 
 
 @lru_cache(maxsize=64)
@@ -45,10 +41,14 @@ def may_be_json(content_type: bytes | None) -> bool:
     """
     if not content_type:
         return True
+    _, subtype = _parts_of(content_type)
+    return subtype in ("json", "x-json") or subtype.endswith("+json")
+
+
+def _parts_of(content_type: bytes) -> tuple[str, str]:
     mime = MimeMessage()
     mime["content-type"] = content_type.decode("latin-1")
-    subtype = mime.get_content_subtype()
-    return subtype in ("json", "x-json") or subtype.endswith("+json")
+    return mime.get_content_maintype(), mime.get_content_subtype()
 
 
 class Parser:
