@@ -6,26 +6,32 @@ import pytest
 
 from tests.control_plane.conftest import RunSdk
 
-UNREAD = """
+# A controller's look at a serving task of its own.
+LOOKED = """
     import json
     from concurrent.futures import ThreadPoolExecutor, wait
     import requests
     from clearml import Task
-    from clearml.backend_api.session import Session
     from transformer_serving.engine.controller.control_plane import clearml_edge
     from transformer_serving.engine.controller.sync import Sync
 
-    task = Task.create(project_name="unread", task_name="served", task_type="service")
+    task = Task.create(project_name="looked at", task_name="served", task_type="service")
     plane = clearml_edge.ClearmlControlPlane(task.id)
     pool = ThreadPoolExecutor(1)
     sync = Sync(plane, pool, 0.0, "*", str, lambda model: None)
-    refused = []
 
-    def looked():
+    def looked(seconds=60):
         sync.start_when_due(lambda: None)
-        wait([sync._asked], 60)
+        wait([sync._asked], seconds)
         return sync.finish()
+"""
 
+UNREAD = (
+    LOOKED
+    + """
+    from clearml.backend_api.session import Session
+
+    refused = []
     answered = Session.send_request
 
     def send_request(self, service, action, *arguments, **options):
@@ -60,6 +66,7 @@ UNREAD = """
     assert plane.configuration(fresh=True) is not None
     print("as it should be")
 """
+)
 
 NAMES = """
     from clearml import Task
@@ -125,26 +132,12 @@ STOPPED = """
     print("as it should be")
 """
 
-REFUSED = """
-    import json
+REFUSED = (
+    LOOKED
+    + """
     import threading
-    from concurrent.futures import ThreadPoolExecutor, wait
-    import requests
-    from clearml import Task
-    from transformer_serving.engine.controller.control_plane import clearml_edge
-    from transformer_serving.engine.controller.sync import Sync
 
-    task = Task.create(project_name="refused", task_name="served", task_type="service")
-    plane = clearml_edge.ClearmlControlPlane(task.id)
-    pool = ThreadPoolExecutor(1)
-    sync = Sync(plane, pool, 0.0, "*", str, lambda model: None)
     asked = []
-
-    def looked():
-        sync.start_when_due(lambda: None)
-        wait([sync._asked], 10)
-        return sync.finish()
-
     answered = requests.Session.request
 
     def request(self, method, url, *arguments, **options):
@@ -163,13 +156,13 @@ REFUSED = """
 
     requests.Session.request = request
     STATUS = 200
-    assert looked() and sync.error is None
+    assert looked(10) and sync.error is None
     STATUS = %d
     # A thread of the SDK's own, and the controller's beside it.
     other = threading.Thread(target=task.reload, daemon=True)
     other.start()
     for _ in range(3):
-        assert not looked()
+        assert not looked(10)
         assert %r in sync.error, sync.error
         try:
             plane.tag_model("model", "tag")
@@ -182,12 +175,13 @@ REFUSED = """
     # A call, and a login where it is for that.
     assert asked.count(other) < 10, asked.count(other)
     STATUS = 200
-    assert looked() and sync.error is None
+    assert looked(10) and sync.error is None
     # What waited goes on with that answer, however long its pause had become.
     other.join(60)
     assert not other.is_alive()
     print("as it should be")
 """
+)
 
 
 @pytest.mark.parametrize("status", [400, 500])

@@ -226,10 +226,13 @@ class NotedEngine(SumEngine):
             await self.released.wait()
         return await super().__call__(inputs, deadline)
 
-    async def runs(self) -> None:
+    async def begin(self, queue: Coalescer) -> asyncio.Task[Any]:
+        """The request of the first call, which runs now."""
+        request = asyncio.create_task(infer(queue, [text(1)], soon()))
         async with asyncio.timeout(20):
             while not self.firsts:
                 await asyncio.sleep(0)
+        return request
 
 
 async def test_a_health_check_is_in_the_next_call_and_a_mirrored_request_waits_its_turn(
@@ -238,8 +241,7 @@ async def test_a_health_check_is_in_the_next_call_and_a_mirrored_request_waits_i
     """A busy endpoint that is well must not be taken for one that does not answer."""
     engine = NotedEngine()
     queue = coalescer(endpoint, engine, slots=1)
-    asked = [asyncio.create_task(infer(queue, [text(1)], soon()))]
-    await engine.runs()
+    asked = [await engine.begin(queue)]
     asked += [asyncio.create_task(infer(queue, [text(2)], soon())) for _ in range(40)]
     for first, body in ((3, MirroredBody()), (4, GoldenBody())):
         await asyncio.sleep(0)
@@ -258,8 +260,7 @@ async def test_a_health_check_does_not_wait_until_its_caller_is_likely_to_stay(
 ) -> None:
     engine = NotedEngine()
     queue = coalescer(endpoint, engine, slots=2)
-    running = asyncio.create_task(infer(queue, [text(1)], soon()))
-    await engine.runs()
+    running = await engine.begin(queue)
     monkeypatch.setattr(queue.dispatch.impatience, "young_s", lambda now: 60.0)
     monkeypatch.setattr(queue.dispatch.pace, "wait_s", lambda tokens, now, calls, free=False: 90.0)
     young = asyncio.create_task(infer(queue, [text(2)], soon()))
@@ -408,8 +409,7 @@ async def test_a_second_call_that_would_only_wait_behind_the_first_is_held_once_
     """Between its beginning and its leaving what runs may have become what it waits behind."""
     engine = NotedEngine()
     queue = coalescer(endpoint, engine, slots=2)
-    running = asyncio.create_task(infer(queue, [text(1)], soon()))
-    await engine.runs()
+    running = await engine.begin(queue)
     asked: list[float] = []
 
     def hold_s(now: float) -> float:
