@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import zlib
@@ -40,13 +41,17 @@ def no_json() -> list[Raw]:
         "1e999": b'{"text": "a", "timeout_ms": 1e999}',
         "5,000 digits": b'{"text": "a", "timeout_ms": ' + b"9" * 5000 + b"}",
         "a comma at the end": b'{"text": "a",}', "two objects": BODY + BODY,
-        "a byte order mark": b"\xef\xbb\xbf" + BODY, "single quotes": b"{'text': 'a'}",
+        "a byte order mark alone": codecs.BOM_UTF8, "two of them": codecs.BOM_UTF8 * 2 + BODY,
+        "a byte order mark at the end": BODY + codecs.BOM_UTF8, "single quotes": b"{'text': 'a'}",
         "a comment": b'{"text": "a" /* a */}', "keys without quotes": b"{text: 1}",
         "half of a pair": b'{"text": "\\ud800"}', "a bad escape": b'{"text": "\\x41"}',
         "a line's end in a string": b'{"text": "a\nb"}', "a NUL": b'{"text": "a\0b"}',
         "NULs alone": b"\0" * 100, "no UTF-8": b'{"text": "\xff\xfe"}',
-        "an overlong form": b'{"text": "\xc0\xaf"}', "UTF-16": BODY.decode().encode("utf-16"),
-        "UTF-32": BODY.decode().encode("utf-32"), "zeros before a number": b'{"timeout_ms": 007}',
+        "an overlong form": b'{"text": "\xc0\xaf"}',
+        "UTF-16, cut": BODY.decode().encode("utf-16")[:-1],
+        "UTF-16, half of a pair": b'{"text": "'.decode().encode("utf-16") + b"\x00\xd8",
+        "UTF-32, beyond Unicode": BODY.decode().encode("utf-32") + b"\xff" * 4,
+        "zeros before a number": b'{"timeout_ms": 007}',
         "lists 90,000 deep": b"[" * 90_000, "lists 2,000 deep": b"[" * 2000 + b"]" * 2000,
         "objects 2,000 deep": b'{"text":' * 2000 + b"1" + b"}" * 2000,
         "XML": b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]>",
@@ -55,9 +60,20 @@ def no_json() -> list[Raw]:
     return [sent(f"body: {name}", body, BAD) for name, body in forms.items()]
 
 
+def encoded() -> list[Raw]:
+    """JSON in the encodings that RFC 4627 had, which are read."""
+    forms = {
+        "a byte order mark": codecs.BOM_UTF8 + BODY,
+        **{name: BODY.decode().encode(name) for name in ("UTF-16", "UTF-16-BE", "UTF-32-LE")},
+    }
+    return [sent(f"encoding: {name}", body, OK, good=True) for name, body in forms.items()]
+
+
 def heavy() -> list[Raw]:
+    lists = b'{"x": [' + b"[]," * 100_000 + b"[]]}"
     return [
-        sent("body: 100,001 lists", b'{"x": [' + b"[]," * 100_000 + b"[]]}", _TOO_LARGE),
+        sent("body: 100,001 lists", lists, _TOO_LARGE),
+        sent("body: 100,001 lists in UTF-16", lists.decode().encode("utf-16"), _TOO_LARGE),
         sent("body: a byte more than 2 MB", b'{"text": "' + b"a" * 1_999_989 + b'"}', _TOO_LARGE),
         sent("body: 1.9 MB of commas", b'{"text": "' + b"," * 1_900_000 + b'"}', _TOO_LARGE),
         sent("body: 1.9 MB of backslashes", b'{"text": "' + b"\\\\" * 950_000 + b'"}', _TOO_LARGE),
@@ -162,4 +178,4 @@ def codings() -> list[Raw]:
 
 
 def body_cases() -> list[Raw]:
-    return [*no_json(), *heavy(), *fields(), *kinds(), *codings()]
+    return [*no_json(), *encoded(), *heavy(), *fields(), *kinds(), *codings()]
