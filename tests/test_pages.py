@@ -13,7 +13,6 @@ from benchmarks.report import documents
 from benchmarks.runs.results import RESULTS
 from scripts import decisions_index as index, engine_parameters
 from transformer_serving.desk.export.endpoint_json import LIMITS, limits_of
-from transformer_serving.desk.language_model import _MOST_PROMPTS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -87,7 +86,7 @@ def test_the_limits_of_a_request_are_those_that_convert_writes() -> None:
     page = " ".join((ROOT / "docs" / "api.md").read_text("utf-8").split())
     many = limits_of("sentence-embedding").max_texts
     assert limits_of("sentence-similarity").max_texts == many
-    others = f"sentence-embedding and sentence-similarity {many:,}, text-generation {_MOST_PROMPTS}"
+    others = f"sentence-embedding and sentence-similarity {many:,}"
     texts = f"at most {LIMITS.max_texts:,} texts ({others})"
     text, together = f"{LIMITS.max_characters:,} characters", f"{LIMITS.max_tokens:,} tokens"
     assert f"{texts}, a text {text}, and all texts together {together}." in page

@@ -20,7 +20,7 @@ from preprocess.generation.answer import StreamAnswer
 from preprocess.generation.dialects import NO_WORK, Way, binary_part, operation_of, way_of
 from preprocess.generation.engine import TextEngine, unless_left
 from preprocess.generation.engines import ENGINES
-from preprocess.generation.events import close_all, events_of, read_all
+from preprocess.generation.events import close_all, events_of
 from preprocess.generation.prompt import Prompt, read_prompts
 from preprocess.generation.request import PROMPTS, TextTask, Wanted, read_wanted
 from preprocess.generation.sequence import Sequence
@@ -135,18 +135,18 @@ class TextGeneration:
         passage.texts, passage.tokens = len(prompts), sum(len(row.ids) for row in prompts)
         passage.tokenized = time.monotonic()
         library = self.tokenizer.library
-        sequences = await self.engine.start(prompts, wanted, library, deadline, passage)
+        turns = await self.engine.start(prompts, wanted, library, deadline, passage)
         # What a caller waits for before anything comes is, of a stream, its first tokens.
         passage.left = time.monotonic()
         if not wanted.stream:
             with uncounted():
-                await unless_left(read_all(sequences), passage.caller)
+                await unless_left(turns.read(), passage.caller)
         passage.answered = time.monotonic()
         asked = conversation.asked
         body = asked.body if isinstance(asked.body, dict) else {}
         bundle = self.endpoint.bundle_version
         spoken = Spoken(body, wanted, asked.name, asked.version, bundle, passage.request_id)
-        return Generated(sequences, way_of(conversation.operation), spoken, deadline)
+        return Generated(turns.sequences, way_of(conversation.operation), spoken, deadline)
 
     async def _tokenize(self, wanted: Wanted, passage: Passage, deadline: float) -> list[Prompt]:
         with_text = ENGINES[self.generation.engine].takes_text

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence as Rows
+from collections.abc import Callable, Coroutine, Iterator, Sequence as Rows
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from preprocess.first_call import note_call
 from preprocess.generation.engines import ENGINES
 from preprocess.generation.figures import TextFigures, Uncounted, tell_streams_limit
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.request import Wanted
-from preprocess.generation.seats import Seats, seats
+from preprocess.generation.seats import Seats, Taken, seats
 from preprocess.generation.sequence import Patience, Sequence, cut_by
+from preprocess.generation.turns import Turns
 from preprocess.passage import Departures, Passage
 from preprocess.settings import PreprocessSettings
 from preprocess.traced_calls import TracedStream
@@ -31,6 +33,20 @@ from transformer_serving.contract.generation import MAX_SEED, Generation, Option
 from transformer_serving.contract.naming import triton_model_name
 
 Result = TypeVar("Result")
+# What a sequence is asked with.
+Row = tuple[Prompt, Options]
+# Sequences of one request at the same time, where no stream wants all of them.
+_AT_ONCE = 64
+
+
+class Run(NamedTuple):
+    """What the sequences of one request have in common."""
+
+    wanted: Wanted
+    library: Any
+    patience: Patience
+    passage: Passage
+    taken: Taken
 
 
 class TextEngine:
@@ -57,52 +73,64 @@ class TextEngine:
 
     async def start(
         self, prompts: Rows[Prompt], wanted: Wanted, library: Any, deadline: float, passage: Passage
-    ) -> list[Sequence]:
-        """Each prompt's sequences in order, the first tokens of all of them here.
+    ) -> Turns:
+        """Each prompt's sequences in order; of those that run at once the first tokens are here.
 
         Raises ServingError, also `left` when the caller does meanwhile.
         """
-        sequences = len(prompts) * wanted.parameters.sequences
+        count = len(prompts) * wanted.parameters.sequences
         # Of a health check a count of its own: it must not turn anybody away, nor be.
         room = Seats({}) if passage.golden else seats
         # The endpoint's rows begin with its first request all the same.
         figures = Uncounted() if passage.golden else self.figures
         # Before anything is made of what may be refused.
-        taken = room.take(sequences, self._settings.max_streams, figures)
+        most = self._settings.max_streams
+        if not wanted.stream:
+            count = room.share_of(min(count, _AT_ONCE), most)
+        taken = room.take(count, most, figures)
+        patience = Patience(deadline, self._settings.token_gap_s)
+        run = Run(wanted, library, patience, passage, taken)
+        rows = self._rows(prompts, wanted, first=passage.goes_first)
+        running = await self._sequences(run, *islice(rows, count))
+        note_call()
+        figures.first(time.monotonic() - passage.arrived)
+        return Turns(running, (partial(self._next, run, row) for row in rows))
+
+    async def _sequences(self, run: Run, *rows: Row) -> list[Sequence]:
+        """Those of seats that are taken, which they give back."""
+        stop, deadline, passage = run.wanted.parameters.stop, run.patience.deadline, run.passage
         try:
-            rows = self._rows(prompts, wanted, first=passage.goes_first)
-            asked = [self._row.request(*row, wanted.parameters.stop) for row in rows]
+            asked = [self._row.request(*row, stop) for row in rows]
             opening = [self._open(request, deadline, passage) for request in asked]
             replies = await unless_left(_all(opening), passage.caller)
         except BaseException:
-            taken.give_back(sequences)
+            run.taken.give_back(len(rows))
             raise
-        seated = [taken.with_seat(one) for one in replies]
-        note_call()
-        patience = Patience(deadline, self._settings.token_gap_s)
-
-        def sequence(prompt: Prompt, options: Options, one: Replies) -> Sequence:
-            return Sequence(
-                one, self._row.reader(prompt), library, prompt.ids, wanted.parameters.stop,
-                options, patience, figures,
-            )  # fmt: skip
-
-        made = _made(
-            [partial(sequence, *row, one) for row, one in zip(rows, seated, strict=True)], seated
+        seated = [run.taken.with_seat(one) for one in replies]
+        return _made(
+            [
+                partial(self._sequence, run, *row, one)
+                for row, one in zip(rows, seated, strict=True)
+            ],
+            seated,
         )
-        figures.first(time.monotonic() - passage.arrived)
-        return made
 
-    def _rows(
-        self, prompts: Rows[Prompt], wanted: Wanted, *, first: bool
-    ) -> list[tuple[Prompt, Options]]:
+    def _sequence(self, run: Run, prompt: Prompt, options: Options, replies: Replies) -> Sequence:
+        return Sequence(
+            replies, self._row.reader(prompt), run.library, prompt.ids,
+            run.wanted.parameters.stop, options, run.patience, run.taken.figures,
+        )  # fmt: skip
+
+    async def _next(self, run: Run, row: Row) -> Sequence:
+        run.taken.take_another(self._settings.max_streams)
+        return (await self._sequences(run, row))[0]
+
+    def _rows(self, prompts: Rows[Prompt], wanted: Wanted, *, first: bool) -> Iterator[Row]:
         """One a sequence."""
         of_each = wanted.parameters.sequences
-        return [
-            (prompt, self._options(prompt, wanted, at * of_each + one, first=first))
-            for at, prompt in enumerate(prompts)
-            for one in range(of_each)
-        ]
+        for at, prompt in enumerate(prompts):
+            for one in range(of_each):
+                yield prompt, self._options(prompt, wanted, at * of_each + one, first=first)
 
     def _options(self, prompt: Prompt, wanted: Wanted, at: int, *, first: bool) -> Options:
         asked = wanted.parameters

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence as Rows
 from typing import NamedTuple
 
 from preprocess.generation.figures import DISCONNECT
-from preprocess.generation.sequence import Piece, Sequence, cut_by
+from preprocess.generation.sequence import Piece, Sequence
 from preprocess.generation.voice import Voice
 from preprocess.passage import Passage, internal_error
 from transformer_serving.contract.errors import ServingError
@@ -95,20 +95,6 @@ async def _forward(
         raise
     except BaseException as error:
         await queue.put(error)
-
-
-async def read_all(sequences: Rows[Sequence]) -> None:
-    """Every sequence to its end. Raises the ServingError of the first that fails."""
-    try:
-        async for _ in merged(sequences):
-            pass
-    except ENDS:
-        raise
-    except BaseException as error:
-        close_all(sequences, cut_by(error))
-        raise
-    finally:
-        close_all(sequences)
 
 
 def close_all(sequences: Rows[Sequence], reason: str = DISCONNECT) -> None:

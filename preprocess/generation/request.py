@@ -201,6 +201,7 @@ def read_wanted(body: Any, task: TextTask, limits: Limits) -> Wanted:
         prompts = _prompts(body[named[0]], named[0], limits)
     many = isinstance(body[named[0]], list) and messages is None
     parameters = task.read_parameters(_parameters(body))
+    _check_sequences(max(1, len(prompts)) * parameters.sequences, limits)
     stream = _stream(body)
     if stream and len(prompts) > 1:
         raise ServingError(
@@ -212,9 +213,18 @@ def read_wanted(body: Any, task: TextTask, limits: Limits) -> Wanted:
     )
 
 
+def _check_sequences(count: int, limits: Limits) -> None:
+    most = max(limits.max_texts, _MOST_SEQUENCES)
+    if count > most:
+        raise ServingError(
+            "too_large", "the prompts, each with num_return_sequences, are too many sequences; "
+            "send several requests", field="num_return_sequences", limit=most, got=count,
+        )  # fmt: skip
+
+
 def _prompts(value: Any, name: str, limits: Limits) -> tuple[str, ...]:
     rows = value if isinstance(value, list) else [value]
-    check_count(rows, name, limits, "prompts, which all run at the same time")
+    check_count(rows, name, limits, "prompts")
     for row in rows:
         check_text(row, TextField(name), limits)
     return tuple(rows)

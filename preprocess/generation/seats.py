@@ -25,6 +25,12 @@ class Seats:
     def taken(self) -> int:
         return self._counts.get(_TAKEN, 0)
 
+    def share_of(self, sequences: int, most: int) -> int:
+        """How many of them may run at once: half of what is free, so that whoever comes while they
+        do finds a seat. At least one, which `take` may refuse.
+        """
+        return max(1, min(sequences, (most - self.taken + 1) // 2))
+
     def take(self, sequences: int, most: int, figures: TextFigures) -> Taken:
         """Count them, and among the figures of their endpoint.
 
@@ -57,6 +63,10 @@ class Taken:
 
     room: Seats
     figures: TextFigures
+
+    def take_another(self, most: int) -> None:
+        """Raises ServingError `overloaded`, where somebody else has what was given back."""
+        self.room.take(1, most, self.figures)
 
     def give_back(self, sequences: int) -> None:
         self.room.give_back(sequences)

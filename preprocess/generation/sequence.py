@@ -77,6 +77,7 @@ class Sequence:
         self.prompt_tokens = len(prompt)
         self.new_tokens = 0
         self.text = ""
+        # Kept where they are told of one by one: in an answer with their log-probabilities.
         self.tokens: list[Token] = []
         self.ending: Ending | None = None
         self._replies = replies
@@ -177,7 +178,8 @@ class Sequence:
         tokens = tuple(self._token(at, text, step) for at, text in enumerate(texts))
         piece = Piece("".join(texts) if texts else rest, tokens, len(self.text))
         self.text += piece.text
-        self.tokens.extend(tokens)
+        if self._with_logprobs:
+            self.tokens.extend(tokens)
         return piece
 
     def _texts(self, step: EngineStep) -> list[str]:

@@ -51,8 +51,6 @@ from transformer_serving.desk.workshop import Progress
 from transformer_serving.engine.proof.greedy_set import GreedySet
 
 HEAD = "generation"
-# Prompts of one request, each a sequence of its own: the engine is called with one at a time.
-_MOST_PROMPTS = 64
 
 
 @dataclass(frozen=True)
@@ -156,12 +154,8 @@ def endpoint_of(source: LanguageModelSource, limits: Limits) -> Endpoint:
             split_special_tokens=tokenizer.split_special_tokens,
             known_ids=tokenizer.known_ids(source.generation.vocabulary),
         ),
-        limits=replace(
-            limits,
-            max_texts=min(limits.max_texts, _MOST_PROMPTS),
-            max_batch_size=1,
-            max_call_tokens=None,
-        ),
+        # Each prompt is a sequence of its own: the engine is called with one at a time.
+        limits=replace(limits, max_batch_size=1, max_call_tokens=None),
         classification=None,
         embedding=None,
         masks=None,

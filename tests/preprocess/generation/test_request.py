@@ -100,14 +100,30 @@ def test_a_body_that_is_none_is_refused(
     assert (refusal.value.kind.code, refusal.value.field) == (code, field)
 
 
-def test_more_prompts_than_may_run_are_told_so(endpoint: Endpoint) -> None:
+def test_too_many_prompts_are_told_so(endpoint: Endpoint) -> None:
     most = endpoint.limits.max_texts
     assert len(read({"inputs": [PROMPT] * most}, endpoint).prompts) == most
-    with pytest.raises(ServingError, match="too many prompts, which all run") as refusal:
+    with pytest.raises(ServingError, match="too many prompts; send") as refusal:
         read({"inputs": [PROMPT] * (most + 1)}, endpoint)
     error = refusal.value
     assert (error.kind.code, error.field, error.limit) == ("too_large", "inputs", most)
     assert error.got == most + 1
+
+
+def test_too_many_sequences_are_told_so(endpoint: Endpoint) -> None:
+    """A prompt may have 64 whatever the limit of prompts is."""
+
+    def of_each(count: int, prompts: int) -> Wanted:
+        parameters = {"num_return_sequences": count}
+        return read({"text": [PROMPT] * prompts, "parameters": parameters}, endpoint)
+
+    assert endpoint.limits.max_texts == 8
+    assert of_each(8, 8).parameters.sequences == of_each(64, 1).parameters.sequences // 8 == 8
+    with pytest.raises(ServingError, match="too many sequences") as refusal:
+        of_each(13, 5)
+    error = refusal.value
+    assert (error.kind.code, error.field) == ("too_large", "num_return_sequences")
+    assert (error.limit, error.got) == (64, 65)
 
 
 @pytest.mark.parametrize("field", ["text", "inputs"])

@@ -256,8 +256,72 @@ async def test_no_more_run_than_may(settings: Any, text: Asker) -> None:
     for stream in streams:
         stream.close()
     assert (await small.ask({"text": PROMPT})).status_code == 200
-    status, error = await small.refusal(asked(1, num_return_sequences=3))
-    assert (status, error["code"]) == (413, "too_large")
+    status, error = await small.refusal({**asked(1, num_return_sequences=3), "stream": True})
+    assert (status, error["code"], error["got"]) == (413, "too_large", 3)
+
+
+@pytest.mark.parametrize(("most", "at_once"), [(1, 1), (3, 2), (200, 16)])
+async def test_more_than_have_seats_run_in_turns(
+    settings: Any, text: Asker, most: int, at_once: int
+) -> None:
+    """In their order, each as it would be alone; half of the seats stay free for others."""
+    settings(MAX_STREAMS=str(most))
+    small = Asker("text", fields())
+    prompts = [f"{'slow ' if at % 3 == 0 else ''}w{30 + at} w{20 + at}" for at in range(8)]
+    parameters = {"do_sample": True, "num_return_sequences": 2, "max_new_tokens": 3, "seed": 9}
+    asking = asyncio.ensure_future(small.answer({"text": prompts, "parameters": parameters}))
+    await until(lambda: seats.taken == at_once)
+    beside = await small.ask({"text": PROMPT, "stream": True})
+    assert beside.status_code == (503 if most == at_once else 200)
+    if most > at_once:
+        await served(beside, leaves_after=1)
+    answered = await asking
+    alone = [
+        [
+            await small.answer({"text": one, "parameters": {
+                **parameters, "num_return_sequences": 1, "seed": 9 + 2 * at + which,
+            }})
+            for which in range(2)
+        ]
+        for at, one in enumerate(prompts)
+    ]  # fmt: skip
+    assert answered == alone
+    assert seats.taken == 0
+
+
+async def test_where_one_in_turn_fails_no_other_begins(
+    settings: Any, text: Asker, text_triton: TritonServer
+) -> None:
+    settings(MAX_STREAMS="3")
+    small = Asker("text", fields())
+    before = len(lived(text_triton, "text"))
+    prompts = ["w20", "hang w30", "w21", "cache cache", "w22", "w23"]
+    status, error = await small.refusal({"text": prompts})
+    assert (status, error["code"], seats.taken) == (503, "overloaded", 0)
+    await until(lambda: len(lived(text_triton, "text")) == before + 3)
+    assert sorted(row.split()[0] for row in lived(text_triton, "text")[before:]) == [
+        "cancelled", "ended", "ended",
+    ]  # fmt: skip
+
+
+async def test_a_caller_that_leaves_ends_its_turns(
+    settings: Any, text: Asker, text_triton: TritonServer
+) -> None:
+    settings(MAX_STREAMS="1")
+    small = Asker("text", fields())
+    before = len(lived(text_triton, "text"))
+    left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    token = current_caller.set(left)
+    try:
+        asking = asyncio.ensure_future(small.ask({"text": ["w20", "hang w30", "w21"]}))
+        await until(lambda: len(lived(text_triton, "text")) == before + 1)
+        left.set_result(None)
+        assert (await asking).status_code == 499
+    finally:
+        current_caller.reset(token)
+    await until(lambda: len(lived(text_triton, "text")) == before + 2)
+    assert lived(text_triton, "text")[-1].startswith("cancelled")
+    assert seats.taken == 0
 
 
 async def test_a_health_check_is_neither_turned_away_nor_turns_anybody_away(
