@@ -91,6 +91,9 @@ class Threads:
 
     def _end(self, running: Running, job: Future[Result], working: asyncio.Future[Result]) -> None:
         if working.done():
+            if not working.cancelled():
+                # Looked at: where `run` itself is cancelled nobody else does, and asyncio says so.
+                working.exception()
             self.pace.end(running, time.monotonic(), answered=not working.cancelled())
             return
         if job.cancel():

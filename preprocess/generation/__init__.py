@@ -18,9 +18,10 @@ from preprocess.dialects.operation import Answered, Asked, Operation
 from preprocess.garbage import keep_collections_short
 from preprocess.generation.answer import StreamAnswer
 from preprocess.generation.dialects import NO_WORK, Way, binary_part, operation_of, way_of
-from preprocess.generation.engine import TextEngine, unless_left
+from preprocess.generation.engine import TextEngine
 from preprocess.generation.engines import ENGINES
 from preprocess.generation.events import close_all, events_of
+from preprocess.generation.openings import unless_left
 from preprocess.generation.prompt import Prompt, read_prompts
 from preprocess.generation.request import PROMPTS, TextTask, Wanted, read_wanted
 from preprocess.generation.sequence import Sequence

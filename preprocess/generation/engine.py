@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence as Rows
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence as Rows
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from preprocess.first_call import note_call
 from preprocess.generation.engines import ENGINES
 from preprocess.generation.figures import TextFigures, Uncounted, tell_streams_limit
+from preprocess.generation.openings import all_open, close_each, unless_left
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.request import Wanted
 from preprocess.generation.seats import Seats, Taken, seats
@@ -28,11 +28,10 @@ from preprocess.triton.clients import shared_client
 from preprocess.triton.replies import Replies
 from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import Endpoint
-from transformer_serving.contract.errors import ServingError, caller_left, too_late
+from transformer_serving.contract.errors import ServingError, too_late
 from transformer_serving.contract.generation import MAX_SEED, Generation, Options
 from transformer_serving.contract.naming import triton_model_name
 
-Result = TypeVar("Result")
 # What a sequence is asked with.
 Row = tuple[Prompt, Options]
 # Sequences of one request at the same time, where no stream wants all of them.
@@ -102,7 +101,7 @@ class TextEngine:
         try:
             asked = [self._row.request(*row, stop) for row in rows]
             opening = [self._open(request, deadline, passage) for request in asked]
-            replies = await unless_left(_all(opening), passage.caller)
+            replies = await unless_left(all_open(opening), passage.caller, close_each)
         except BaseException:
             run.taken.give_back(len(rows))
             raise
@@ -186,39 +185,3 @@ def _made(making: Rows[Callable[[], Sequence]], replies: Rows[Replies]) -> list[
             one.close(failed=True)
         raise
     return made
-
-
-async def _all(opening: Rows[Coroutine[Any, Any, Replies]]) -> list[Replies]:
-    """Every one of them; where one fails none stays open."""
-    if len(opening) == 1:
-        return [await opening[0]]
-    tasks = [asyncio.ensure_future(one) for one in opening]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        for done in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(done, Replies):
-                done.close()
-        raise
-
-
-async def unless_left(
-    work: Coroutine[Any, Any, Result], caller: asyncio.Future[None] | None
-) -> Result:
-    """The work's result. Raises ServingError `left` when the caller leaves before."""
-    if caller is None:
-        return await work
-    task = asyncio.ensure_future(work)
-    try:
-        awaited: set[asyncio.Future[Any]] = {task, caller}
-        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise caller_left()
-        return task.result()
-    finally:
-        if not task.done():
-            task.cancel()
-            with suppress(asyncio.CancelledError, ServingError):
-                await task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -173,6 +174,37 @@ async def test_a_cancelled_request_costs_nothing(held: Held) -> None:
     assert await ask(threads, lambda: sorted(held.begun)) == ["0", "1"]
     assert await asyncio.gather(*running) == ["0", "1"]
     assert (threads.pace.calls, threads.pace.in_flight) == (0, 0)
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_refusal_that_comes_as_its_request_is_cancelled_is_not_cried_about(
+    held: Held, turns: int
+) -> None:
+    """By asyncio, which writes a traceback of every error that nobody has looked at."""
+    complaints: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, told: complaints.append(told["message"]))
+    threads = Threads()
+
+    def refuse() -> None:
+        held("refused")
+        raise ServingError("impossible", "played")
+
+    asked = ask(threads, refuse)
+    while not held.begun:
+        await asyncio.sleep(0.001)
+    held.release.set()
+    # The loop stands still until the thread is done, so that both come in turns that are counted.
+    threads._pool.shutdown(wait=True)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.wait([asked])
+    await idle(threads)
+    del asked
+    gc.collect()
+    await asyncio.sleep(0)
+    assert complaints == []
 
 
 async def test_what_would_wait_too_long_is_refused_at_once(held: Held) -> None:

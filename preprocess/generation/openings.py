@@ -1,0 +1,74 @@
+"""Work that a caller may leave, and streams that are opened together: what nobody takes is closed.
+
+Whatever is cancelled may have ended in the same turn of the event loop. What it has opened then is
+nobody's, so a callback of its task closes it, which no further cancellation can skip.
+
+Tested by tests/preprocess/generation/test_openings.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence as Rows
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from preprocess.triton.replies import Replies
+from transformer_serving.contract.errors import ServingError, caller_left
+
+Result = TypeVar("Result")
+
+
+async def all_open(opening: Rows[Coroutine[Any, Any, Replies]]) -> list[Replies]:
+    """Every one of them; where one fails none stays open."""
+    if len(opening) == 1:
+        return [await opening[0]]
+    tasks = [asyncio.ensure_future(one) for one in opening]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            _give_up(task, Replies.close)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def unless_left(
+    work: Coroutine[Any, Any, Result],
+    caller: asyncio.Future[None] | None,
+    unused: Callable[[Result], object] = lambda result: None,
+) -> Result:
+    """The work's result. Raises ServingError `left` when the caller leaves before; `unused` is
+    given what the work has made all the same.
+    """
+    if caller is None:
+        return await work
+    task = asyncio.ensure_future(work)
+    try:
+        awaited: set[asyncio.Future[Any]] = {task, caller}
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise caller_left()
+    except BaseException:
+        _give_up(task, unused)
+        with suppress(asyncio.CancelledError, ServingError):
+            await task
+        raise
+    return task.result()
+
+
+def close_each(replies: Rows[Replies]) -> None:
+    for one in replies:
+        one.close()
+
+
+def _give_up(task: asyncio.Future[Result], unused: Callable[[Result], object]) -> None:
+    task.add_done_callback(partial(_given_up, unused))
+    task.cancel()
+
+
+def _given_up(unused: Callable[[Result], object], task: asyncio.Future[Result]) -> None:
+    # An error is looked at, or asyncio writes of it: whoever gave up has told of another one.
+    if not task.cancelled() and task.exception() is None:
+        unused(task.result())
