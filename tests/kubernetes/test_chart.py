@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 
@@ -277,12 +278,21 @@ def test_the_previous_bundle_serves_on_for_more_than_both_polls(minutes: float, 
 
 def test_keys_come_from_a_secret_and_stand_nowhere_else() -> None:
     objects = rendered(CLEARML, {"credentials": {"CLEARML_API_SECRET_KEY": "only-in-the-secret"}})
-    holding = [each["kind"] for each in objects if "only-in-the-secret" in str(each)]
-    assert holding == ["Secret"]
+    assert not [each["kind"] for each in objects if "only-in-the-secret" in str(each)]
+    encoded = b64encode(b"only-in-the-secret").decode()
+    assert [each["kind"] for each in objects if encoded in str(each)] == ["Secret"]
     own = rendered({**CLEARML, "credentials": {}, "existingSecret": "mine"})
     assert "Secret" not in kinds(own)
     for name in ("demo-inference", "demo-triton"):
         assert {"secretRef": {"name": "mine"}} in container(own, name)["envFrom"]
+
+
+def test_a_key_that_is_no_longer_given_leaves_the_secret() -> None:
+    """`stringData` is only ever merged into what the Secret has, so a key would stay in it."""
+    given = {**CLEARML["credentials"], "AWS_SECRET_ACCESS_KEY": "yes: 1 ü"}
+    secret = one(rendered(CLEARML, {"credentials": given}), "Secret", "demo-credentials")
+    assert "stringData" not in secret
+    assert {name: b64decode(text).decode() for name, text in secret["data"].items()} == given
 
 
 def test_new_settings_or_keys_are_new_pods() -> None:
