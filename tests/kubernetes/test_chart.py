@@ -453,9 +453,9 @@ def lets(policy: Manifest, way: str, labels: dict[str, str], port: int, name: st
         chosen = [
             peer["podSelector"].get("matchLabels", {}) for peer in peers if "podSelector" in peer
         ]
-        if {each["port"] for each in rule["ports"]} & {port, name}:
-            if any(each.items() <= labels.items() for each in chosen):
-                return True
+        is_there = bool({each["port"] for each in rule["ports"]} & {port, name})
+        if is_there and any(each.items() <= labels.items() for each in chosen):
+            return True
     return False
 
 
