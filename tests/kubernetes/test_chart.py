@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -13,6 +15,7 @@ from tests.kubernetes.chart import (
     LOCAL,
     NAMESPACE,
     ROOT,
+    Manifest,
     chart,
     chart_that_is_told,
     container,
@@ -277,12 +280,21 @@ def test_the_previous_bundle_serves_on_for_more_than_both_polls(minutes: float, 
 
 def test_keys_come_from_a_secret_and_stand_nowhere_else() -> None:
     objects = rendered(CLEARML, {"credentials": {"CLEARML_API_SECRET_KEY": "only-in-the-secret"}})
-    holding = [each["kind"] for each in objects if "only-in-the-secret" in str(each)]
-    assert holding == ["Secret"]
+    assert not [each["kind"] for each in objects if "only-in-the-secret" in str(each)]
+    encoded = b64encode(b"only-in-the-secret").decode()
+    assert [each["kind"] for each in objects if encoded in str(each)] == ["Secret"]
     own = rendered({**CLEARML, "credentials": {}, "existingSecret": "mine"})
     assert "Secret" not in kinds(own)
     for name in ("demo-inference", "demo-triton"):
         assert {"secretRef": {"name": "mine"}} in container(own, name)["envFrom"]
+
+
+def test_a_key_that_is_no_longer_given_leaves_the_secret() -> None:
+    """`stringData` is only ever merged into what the Secret has, so a key would stay in it."""
+    given = {**CLEARML["credentials"], "AWS_SECRET_ACCESS_KEY": "yes: 1 ü"}
+    secret = one(rendered(CLEARML, {"credentials": given}), "Secret", "demo-credentials")
+    assert "stringData" not in secret
+    assert {name: b64decode(text).decode() for name, text in secret["data"].items()} == given
 
 
 def test_new_settings_or_keys_are_new_pods() -> None:
@@ -424,10 +436,52 @@ def test_prometheus_is_let_in_where_only_some_callers_are() -> None:
         spec = one(rendered(CLEARML, *layers), "NetworkPolicy", "demo-inference")["spec"]
         return [([each["port"] for each in r["ports"]], r.get("from")) for r in spec["ingress"]]
 
-    assert let_in(chosen, read, grpc) == [(["http", "grpc"], callers), (["http"], prometheus)]
+    ours = one(rendered(CLEARML), "NetworkPolicy", "demo-inference")["spec"]["podSelector"]
+    own = (["http"], [{"podSelector": ours}])
+    assert let_in(chosen, read, grpc) == [
+        (["http", "grpc"], callers), own, (["http"], prometheus),
+    ]  # fmt: skip
     # Nobody reads figures, or everybody is let in.
-    assert let_in(chosen) == [(["http"], callers)]
+    assert let_in(chosen) == [(["http"], callers), own]
     assert let_in(read, {"networkPolicy": {"prometheus": prometheus}}) == [(["http"], None)]
+
+
+def lets(policy: Manifest, way: str, labels: dict[str, str], port: int, name: str) -> bool:
+    """Whether a policy lets to or from the pods with these labels, at that port of theirs."""
+    for rule in policy["spec"][way]:
+        peers = rule.get("from" if way == "ingress" else "to", [{"podSelector": {}}])
+        chosen = [
+            peer["podSelector"].get("matchLabels", {}) for peer in peers if "podSelector" in peer
+        ]
+        is_there = bool({each["port"] for each in rule["ports"]} & {port, name})
+        if is_there and any(each.items() <= labels.items() for each in chosen):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("callers", [[], [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]])
+@pytest.mark.parametrize("base", [CLEARML, LOCAL], ids=["keys", "open"])
+def test_an_endpoints_code_reaches_the_others(base: dict[str, Any], callers: list[Any]) -> None:
+    """By clearml-serving's `send_request`; packets that are dropped would hold it for 480 s."""
+    objects = rendered(base, {"networkPolicy": {"callers": callers}})
+    data = one(objects, "ConfigMap", "demo-inference")["data"]
+    asked = urlsplit(data["CLEARML_DEFAULT_BASE_SERVE_URL"])
+    service_ = one(objects, "Service", str(asked.hostname))["spec"]
+    (port,) = [each for each in service_["ports"] if each["port"] == asked.port]
+    pod = pods(objects)["demo-inference"]
+    labels = pod["metadata"]["labels"]
+    assert service_["selector"].items() <= labels.items()
+    (own,) = [
+        each["containerPort"]
+        for each in pod["spec"]["containers"][0]["ports"]
+        if each["name"] == port["targetPort"]
+    ]
+    policy = one(objects, "NetworkPolicy", "demo-inference")
+    assert lets(policy, "egress", labels, own, port["targetPort"])
+    assert lets(policy, "ingress", labels, own, port["targetPort"])
+    # Triton's pods have no business there.
+    triton = one(objects, "NetworkPolicy", "demo-triton")
+    assert not lets(triton, "egress", labels, own, port["targetPort"])
 
 
 def test_a_port_of_grpc_is_opened_everywhere_at_once() -> None:

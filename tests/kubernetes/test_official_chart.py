@@ -18,10 +18,17 @@ from tests.kubernetes.chart import ROOT, Manifest, merged, one
 from tests.kubernetes.test_schemas import VERSIONS, faults
 from tests.test_compose_files import service
 from transformer_serving.contract.keys import VARIABLE
+from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.desk.compose.variables import variables
+from transformer_serving.engine.container import commands
+from transformer_serving.gateway.settings import read_settings
+from transformer_serving.gateway.shutdown import LEAVE_S
 
 FOLDER = "OFFICIAL_CHART"
 VALUES = ROOT / "kubernetes" / "clearml-serving-values.yaml"
+_MORE = "extraEnvironment"
+# terminationGracePeriodSeconds of a pod that does not say it.
+_GRACE_S = 30
 INFERENCE, TRITON = "demo-clearml-serving-inference", "demo-clearml-serving-triton"
 by_hand = [
     pytest.mark.long,
@@ -44,8 +51,21 @@ def test_the_images_are_those_that_compose_builds() -> None:
 def test_every_variable_is_one_of_compose() -> None:
     known = {row.name for row in variables()} | {VARIABLE}
     for part in ("inference", "triton"):
-        given = {each["name"] for each in values()[f"clearml_serving_{part}"]["extraEnvironment"]}
+        given = {each["name"] for each in values()[f"clearml_serving_{part}"][_MORE]}
         assert given <= known | set(service("compose.yaml", part)["environment"])
+
+
+def test_both_parts_end_before_their_pods_are_killed(tmp_path: Path) -> None:
+    """The chart says no grace of a pod, so that it is Kubernetes's own."""
+    given = {
+        part: {row["name"]: row["value"] for row in values()[f"clearml_serving_{part}"][_MORE]}
+        for part in ("inference", "triton")
+    }
+    assert {told[STOP_SECONDS.name] for told in given.values()} == {str(_GRACE_S)}
+    worker = read_settings(given["inference"])
+    assert worker.drain_seconds + worker.graceful_seconds + LEAVE_S <= _GRACE_S
+    # Of Triton its container counts itself, and refuses more than it is told.
+    commands(given["triton"], tmp_path, "key")
 
 
 @pytest.fixture
@@ -105,3 +125,6 @@ class TestOnTheOfficialChart:
         deployment = one(rendered(official), "Deployment", INFERENCE)["spec"]
         assert deployment["replicas"] == 1
         assert "readinessProbe" not in deployment["template"]["spec"]["containers"][0]
+        for name in (INFERENCE, TRITON):
+            pod = one(rendered(official), "Deployment", name)["spec"]["template"]["spec"]
+            assert "terminationGracePeriodSeconds" not in pod

@@ -12,6 +12,7 @@ import yaml
 
 from scripts.chart_values import PAGE, PART, VALUES, table, values
 from tests.kubernetes.chart import CHART, CLEARML, LOCAL, chart, container, one, rendered
+from tests.kubernetes.cluster.figures import DRAIN, DRAINED_TRITONS
 from tests.kubernetes.test_refusals import ALONE, TOGETHER
 from tests.kubernetes.test_schemas import RELEASES
 from transformer_serving.desk.local import container as control_plane
@@ -60,8 +61,8 @@ def test_what_is_not_explained_says_itself() -> None:
     }
     assert silent <= {
         "affinity", "annotations", "className", "enabled", "extraEnv", "host", "hostnames",
-        "limits", "maxReplicas", "maxUnavailable", "minReplicas", "nodeSelector",
-        "podAnnotations", "priorityClassName", "requests", "size", "tolerations",
+        "limits", "maxReplicas", "minReplicas", "nodeSelector", "podAnnotations",
+        "priorityClassName", "requests", "size", "tolerations",
         "TRANSFORMER_SERVING_DRAIN_SECONDS",
     }  # fmt: skip
 
@@ -160,6 +161,24 @@ def test_the_minutes_after_which_a_first_load_is_given_up_are_told() -> None:
     (runs,) = re.findall(r"^\| Deployment `-triton`.*$", TEXT, re.MULTILINE)
     assert "for five minutes" in runs
     assert "after five minutes" in day_two("the file server is away")
+
+
+def test_a_drain_is_told_of_the_tritons_that_it_was_measured_with() -> None:
+    """Of the defaults it takes every Triton, so that what is to be done before stands beside."""
+    assert f"| {DRAIN} |" in TEXT
+    row = day_two("a node that is to be drained")
+    default = value_at("triton.replicas"), value_at("triton.maxUnavailable")
+    assert default == (1, 1)
+    assert f"`triton.replicas={DRAINED_TRITONS}`" in row
+    ((name, value),) = re.findall(r"`(triton\.maxUnavailable)=(\d+)`", row)
+    objects = rendered(CLEARML, helm_python.parse_set_string(f"{name}={value}"))
+    assert one(objects, "PodDisruptionBudget", "demo-triton")["spec"]["maxUnavailable"] == 0
+    # The new pod is there before the old one goes, and on another node where this one is closed.
+    strategy = one(objects, "Deployment", "demo-triton")["spec"]["strategy"]
+    assert strategy["rollingUpdate"]["maxUnavailable"] == 0
+    assert re.findall(r"`(kubectl [a-z]+(?: restart| status)?)", row) == [
+        "kubectl cordon", "kubectl rollout restart", "kubectl rollout status",
+    ]  # fmt: skip
 
 
 def test_whoever_reads_a_secret_of_yours_is_started_again_when_it_changes() -> None:

@@ -38,7 +38,7 @@ def given(*layers: dict[str, Any], part: str) -> set[str]:
     objects = rendered(*layers)
     names = set(one(objects, "ConfigMap", f"demo-{part}")["data"])
     secrets = [each for each in objects if each["kind"] == "Secret"]
-    return names | {name for each in secrets for name in each["stringData"]}
+    return names | {name for each in secrets for name in each["data"]}
 
 
 def test_the_schema_is_as_it_is_made_now() -> None:

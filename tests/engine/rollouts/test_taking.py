@@ -13,6 +13,7 @@ import pytest
 from tests.engine.serving import ListedEndpoints
 from transformer_serving.contract.rollout import (
     ABORT,
+    HOLDING,
     LEAVING,
     NEW,
     OLD,
@@ -33,8 +34,24 @@ from transformer_serving.contract.rollout import (
     states_text,
 )
 from transformer_serving.engine.controller.rollouts.taking import Rollouts
+from transformer_serving.engine.controller.status import UNPROVEN, EndpointStatus
 
 PLAN = Plan("a1", "texts", 77, "new", "old", (10.0, 100.0), 60.0)
+
+
+def ready(*endpoints: str) -> list[EndpointStatus]:
+    """What a controller knows of its own Triton: these, and no other, are loaded there."""
+    return [
+        EndpointStatus(
+            endpoint=endpoint, model=endpoint.replace("/", "_"), bundle_version=1, verified=True,
+            backend="onnxruntime", ready=True, reason=None, reason_since=None,
+            versions_loaded=(1,), model_id=None, since=0.0, proof=UNPROVEN, proof_of=None,
+        )
+        for endpoint in endpoints
+    ]  # fmt: skip
+
+
+READY = ready("texts", "texts/77", "also", "also/77")
 
 
 class Service(ListedEndpoints):
@@ -89,25 +106,25 @@ class Service(ListedEndpoints):
 def test_without_a_plan_nothing_is_read_or_written() -> None:
     service = Service(PLAN)
     service.items[PLANS] = ""
-    Rollouts(service).take([])
+    Rollouts(service).take(READY)
     assert service.written == 0
 
 
 def test_an_aborted_one_waits_for_the_slowest_worker() -> None:
     service = Service(PLAN)
     rollouts = Rollouts(service)
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.items["canary"]["texts"]["weights"] == [0.9, 0.1]
     service.sync("one", "two")
     service.wish(ABORT)
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.items["canary"] == {}
     service.sync("one")
-    rollouts.take([])
+    rollouts.take(READY)
     assert not service.state.is_over
     assert "texts/77" in service.items["endpoints"]
     service.sync("one", "two")
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.state.outcome == "went back"
     assert set(service.items["endpoints"]) == {"texts"}
     assert rollouts.shown[0]["words"] == "went back (abort was asked for)"
@@ -118,32 +135,32 @@ def test_an_aborted_one_waits_for_the_slowest_worker() -> None:
 def test_its_end_is_written_again_where_another_writer_undid_it() -> None:
     service = Service(PLAN)
     rollouts = Rollouts(service)
-    rollouts.take([])
+    rollouts.take(READY)
     service.sync("one")
     service.wish(ABORT)
     before = dict(service.items["endpoints"])
-    rollouts.take([])
+    rollouts.take(READY)
     service.sync("one")
-    rollouts.take([])
+    rollouts.take(READY)
     service.items["endpoints"] = before
-    rollouts.take([])
+    rollouts.take(READY)
     assert set(service.items["endpoints"]) == {"texts"}
 
 
 def test_what_is_promoted_may_be_rolled_back_to() -> None:
     service = Service(PLAN)
     rollouts = Rollouts(service)
-    rollouts.take([])
+    rollouts.take(READY)
     service.sync("one")
     service.wish(PROMOTE)
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.items["endpoints"]["texts"]["model_id"] == "new"
     service.items[STATES] = states_text({"texts": replace(service.state, phase=LEAVING)})
     service.sync("one")
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.state.outcome == "promoted"
     assert service.tags == [("new", "served")]
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.tags == [("new", "served")]
 
 
@@ -151,30 +168,30 @@ def test_a_tag_that_was_not_taken_is_tried_again_by_whichever_controller() -> No
     service = Service(PLAN)
     service.takes_tags = False
     rollouts = Rollouts(service)
-    rollouts.take([])
+    rollouts.take(READY)
     service.items[STATES] = states_text({"texts": replace(service.state, phase=LEAVING)})
     service.sync("one")
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.state.outcome == "promoted"
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.tags == [("new", "served")] * 2
     service.items[STATES] = states_text({"texts": replace(service.state, by="")})
     service.takes_tags = True
     other = Rollouts(service)
     for _ in range(2):
-        other.take([])
+        other.take(READY)
     assert service.tags == [("new", "served")] * 3
 
 
 def test_of_two_controllers_one_takes_the_steps() -> None:
     service = Service(PLAN)
     first, second = Rollouts(service), Rollouts(service)
-    first.take([])
+    first.take(READY)
     beat = service.state.beat
-    second.take([])
+    second.take(READY)
     assert service.state.beat == beat
     assert second.shown[0]["words"] == "step 1 of 2, 10 % of the requests"
-    first.take([])
+    first.take(READY)
     assert service.state.beat == beat + 1
 
 
@@ -185,15 +202,16 @@ def test_one_that_another_triton_serves_is_left_to_its_controller(
     """Of its candidate this one would see nothing, and end it."""
     service = Service(PLAN)
     without = Rollouts(service, pattern)
-    without.take([])
+    without.take(READY)
     assert service.written == 0
     assert without.shown[0]["endpoint"] == "texts"
     own = Rollouts(service, "texts*")
-    own.take([])
+    own.take(READY)
+    taker = service.state.by
     for _ in range(30):
         clock.now += 2
-        without.take([])
-    assert service.state.by == own._own
+        without.take(READY)
+    assert service.state.by == taker
     assert not service.state.is_over
 
 
@@ -201,23 +219,23 @@ def test_an_older_row_that_another_controller_puts_back_undoes_no_step() -> None
     """It read all rows just before this one wrote its own."""
     service = Service(PLAN)
     rollouts = Rollouts(service)
-    rollouts.take([])
+    rollouts.take(READY)
     service.sync("one")
     old = service.items[STATES]
     service.wish(PROMOTE)
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.state.phase == PROMOTING
     beat = service.state.beat
     for undone in (old, states_text({})):
         service.items[STATES] = undone
-        rollouts.take([])
+        rollouts.take(READY)
         assert service.state.phase == PROMOTING
         beat += 1
         assert service.state.beat == beat
     # Whoever went on with it meanwhile has its word.
     further = replace(service.state, by="other", beat=beat + 1, phase=LEAVING)
     service.items[STATES] = states_text({"texts": further})
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.state == further
 
 
@@ -237,38 +255,111 @@ def test_after_a_controllers_end_another_takes_up_all_that_it_had(clock: Clock) 
     """Rollouts that began at different times have beats of their own."""
     service = Service(PLAN)
     dead, second = Rollouts(service), Rollouts(service)
-    dead.take([])
+    dead.take(READY)
     also = replace(PLAN, id="b2", endpoint="also")
     service.items[PLANS] = plans_text([PLAN, also])
     service.items["endpoints"] |= {"also": {"model_id": "old"}, "also/77": {"model_id": "new"}}
-    dead.take([])
+    dead.take(READY)
     before = read_states(service.items[STATES])
     assert before["texts"].beat != before["also"].beat
     for _ in range(20):
-        second.take([])
+        second.take(READY)
         clock.now += 2
     after = read_states(service.items[STATES])
     assert {state.by for state in after.values()}.isdisjoint(state.by for state in before.values())
+
+
+LOADING: list[list[EndpointStatus]] = [[], ready("texts"), ready("texts/77")]
+
+
+@pytest.mark.parametrize("known", LOADING, ids=["nothing", "old", "new"])
+def test_one_that_still_loads_leaves_it_to_one_that_serves(
+    known: list[EndpointStatus], clock: Clock
+) -> None:
+    """It would see a candidate that is not ready, and end the rollout."""
+    service = Service(PLAN)
+    loading, serving = Rollouts(service), Rollouts(service)
+    loading.take(known)
+    assert service.written == 0
+    for _ in range(40):
+        clock.now += 2
+        loading.take(known)
+        serving.take(READY)
+        service.sync("one")
+    assert service.state.phase == HOLDING
+    own = service.state.by
+    loading.take(READY)
+    assert service.state.by == own
+    # The one that serves ends; the pod that comes in its place loads, and looks first.
+    newcomer = Rollouts(service)
+    for _ in range(40):
+        clock.now += 2
+        newcomer.take(known)
+        loading.take(READY)
+        service.sync("one")
+    assert service.state.by not in ("", own)
+    assert service.state.phase == HOLDING
+
+
+@pytest.mark.parametrize("known", LOADING, ids=["nothing", "old", "new"])
+@pytest.mark.parametrize(("poll_s", "seconds"), [(6.0, 30), (60.0, 150)])
+def test_where_none_serves_one_that_does_not_ends_it_after_all(
+    known: list[EndpointStatus], poll_s: float, seconds: int, clock: Clock
+) -> None:
+    """Who serves may learn of a plan with its next poll only; before it begins nothing is asked."""
+    service = Service(PLAN)
+    alone = Rollouts(service, poll_s=poll_s)
+    began = clock.now
+    while not service.written:
+        alone.take(known)
+        clock.now += 2
+    assert seconds <= clock.now - began <= seconds + 4
+    dead, began = service.state.by, clock.now
+    left = Rollouts(service, poll_s=poll_s)
+    while service.state.by == dead:
+        left.take(known)
+        clock.now += 2
+    # Requests go to the candidate meanwhile: as long as another one's look may take, and no more.
+    assert 60 <= clock.now - began <= 64
+    for _ in range(20):
+        left.take(known)
+        service.sync("one")
+        clock.now += 2
+    assert (service.state.phase == HOLDING) == (known == LOADING[2])
+
+
+@pytest.mark.parametrize("phase", [HOLDING, LEAVING, RETURNING])
+def test_an_end_needs_no_engine(phase: str) -> None:
+    service = Service(PLAN)
+    service.items[STATES] = states_text({"texts": State("a1", phase)})
+    if phase == HOLDING:
+        service.wish(ABORT)
+    loading = Rollouts(service)
+    for _ in range(2):
+        loading.take([])
+        service.sync("one")
+        loading.take([])
+    assert service.state.is_over
 
 
 def test_a_worker_that_looks_once_a_minute_is_waited_for(clock: Clock) -> None:
     """Until it has looked again its requests go to the candidate."""
     service = Service(PLAN)
     rollouts = Rollouts(service, now=lambda: clock.now)
-    rollouts.take([])
+    rollouts.take(READY)
     service.sync("prompt")
     service.sync("slow")
     service.workers["slow"].every_s = 60.0
-    rollouts.take([])
+    rollouts.take(READY)
     service.wish(ABORT)
-    rollouts.take([])
+    rollouts.take(READY)
     for _ in range(29):
         clock.now += 2
         service.sync("prompt")
-        rollouts.take([])
+        rollouts.take(READY)
         assert service.state.phase == RETURNING
     service.sync("slow")
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.state.is_over
 
 
@@ -278,15 +369,15 @@ def test_one_that_is_gone_holds_nothing_up_for_ever(
 ) -> None:
     service = Service(PLAN)
     rollouts = Rollouts(service, now=lambda: clock.now)
-    rollouts.take([])
+    rollouts.take(READY)
     service.sync("gone")
     service.workers["gone"].every_s = every_s
     service.wish(ABORT)
-    rollouts.take([])
+    rollouts.take(READY)
     began = clock.now
     while not service.state.is_over:
         clock.now += 2
-        rollouts.take([])
+        rollouts.take(READY)
         assert clock.now - began < 200
     assert seconds <= clock.now - began <= seconds + 4
 
@@ -294,45 +385,45 @@ def test_one_that_is_gone_holds_nothing_up_for_ever(
 def test_what_a_worker_has_counted_stays_counted_when_it_leaves() -> None:
     service = Service(PLAN)
     rollouts = Rollouts(service)
-    rollouts.take([])
+    rollouts.take(READY)
     service.sync("one", "two")
     for seen in service.workers.values():
         seen.steps = {"a1 0": {OLD: Arm(900), NEW: Arm(100)}}
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.state.looked_at == 200
     del service.workers["two"]
     service.workers["one"].steps["a1 0"][NEW].requests = 200
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.state.looked_at == 300
 
 
 def test_where_nobody_knows_of_a_leavers_counts_it_is_judged_by_the_others() -> None:
     service = Service(PLAN)
-    Rollouts(service).take([])
+    Rollouts(service).take(READY)
     service.sync("one")
     service.workers["one"].steps = {"a1 0": {OLD: Arm(900), NEW: Arm(100)}}
     known = replace(service.state, by="", looks=3, looked_at=1000)
     service.items[STATES] = states_text({"texts": known})
     rollouts = Rollouts(service)
-    rollouts.take([])
+    rollouts.take(READY)
     assert (service.state.looks, service.state.looked_at) == (3, 100)
     service.workers["one"].steps["a1 0"][NEW].requests = 130
-    rollouts.take([])
+    rollouts.take(READY)
     assert (service.state.looks, service.state.looked_at) == (4, 130)
 
 
 def test_a_worker_that_cannot_be_read_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(PLAN)
     rollouts = Rollouts(service)
-    rollouts.take([])
+    rollouts.take(READY)
     service.sync("one")
     told = service.of_instances
     odd = {"odd": '{"steps": {"a1 0": 5}}'}
     monkeypatch.setattr(service, "of_instances", lambda name: {**told(name), **odd})
     service.wish(ABORT)
-    rollouts.take([])
+    rollouts.take(READY)
     service.sync("one")
-    rollouts.take([])
+    rollouts.take(READY)
     assert service.state.is_over
 
 

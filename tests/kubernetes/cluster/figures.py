@@ -13,6 +13,9 @@ from tests.compose.machine import ROOT
 PART = "kubernetes-figures"
 DOCUMENT = ROOT / "docs" / "kubernetes.md"
 FIGURES = ROOT / "build" / "kubernetes" / "figures.json"
+# A drain takes the one Triton of the chart's defaults, and with it every endpoint.
+DRAINED_TRITONS = 2
+DRAIN = f"drain of the node with {DRAINED_TRITONS} Tritons, which the budgets stop"
 
 
 class ClusterFigures(ComposeFigures):

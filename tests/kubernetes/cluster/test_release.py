@@ -17,7 +17,7 @@ import pytest
 from tests.compose.conftest import kill, kill_tritonserver, started, wait_for, wait_until_answered
 from tests.compose.machine import run
 from tests.kubernetes.cluster.components import NODE, Cluster
-from tests.kubernetes.cluster.figures import ClusterFigures
+from tests.kubernetes.cluster.figures import DRAIN, DRAINED_TRITONS, ClusterFigures
 from tests.kubernetes.cluster.names import Names
 from tests.kubernetes.cluster.outside import CLIENTS, ENDPOINT, PORT, forwarded, load, status
 from tests.kubernetes.cluster.release import Release, container_id, is_ready, leaves, restarts
@@ -190,8 +190,8 @@ def containers(serving: Release) -> set[str]:
 
 @pytest.fixture
 def two_tritons(serving: Release) -> Iterator[None]:
-    serving.upgrade({"triton": {"replicas": 2}})
-    serving.settled("triton", 2)
+    serving.upgrade({"triton": {"replicas": DRAINED_TRITONS}})
+    serving.settled("triton", DRAINED_TRITONS)
     yield
     serving.upgrade()
     serving.settled("triton", 1)
@@ -212,7 +212,7 @@ def test_a_drain_takes_one_pod_at_a_time(
         for name in PARTS:
             serving.settled(name, 2)
         wait_until_answered(sent)
-    figures.load("drain of the node, which the budgets stop", sent)
+    figures.load(DRAIN, sent)
     assert done.returncode != 0
     assert "disruption budget" in done.stderr, done.stderr
     assert {name: len(pods) for name, pods in left.items()} == dict.fromkeys(PARTS, 1)

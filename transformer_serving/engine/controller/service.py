@@ -86,7 +86,7 @@ class Service:
         self._prover = prover
         self._figures = figures
         self._publication = Publication(page, state, self._report)
-        self._rollouts = Rollouts(control_plane, settings.endpoint_filter)
+        self._rollouts = Rollouts(control_plane, settings.endpoint_filter, poll_s=settings.poll_s)
         grace_s = settings.grace_s
         notice_s = grace_s if settings.notice_s is None else settings.notice_s
         self._trust = Trust(os.environ, repository)

@@ -1,7 +1,7 @@
 """Takes the steps: reads what is wanted and seen in ClearML, and writes the routes that follow.
 
 Everything that a rollout knows stands in ClearML, so it goes on after a restart. Of several
-controllers over one serving task one takes the steps; another comes in where its beat stands still.
+controllers over one serving task one takes the steps (taker.py).
 
 Tested by tests/stack/test_rollout.py.
 """
@@ -11,10 +11,9 @@ from __future__ import annotations
 import fnmatch
 import logging
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from transformer_serving.contract.error_line import one_line
@@ -45,24 +44,14 @@ from transformer_serving.engine.controller.rollouts.course import (
     routes,
     share_of,
 )
+from transformer_serving.engine.controller.rollouts.taker import Pulses, Taker, gone_s
 from transformer_serving.engine.controller.status import EndpointStatus
 
 _log = logging.getLogger(__name__)
 _EVERY_S = 2.0
-# Who has said nothing new for so long is gone: a worker, or another controller; and no worker
-# before it has left out two looks.
-_GONE_S, _GONE_LOOKS = 30.0, 2.5
 _ENDPOINTS, _CANARY = "endpoints", "canary"
 # What a bundle in the registry is called that a rollback may go to.
 _SERVED = "served"
-
-
-@dataclass
-class _Pulse:
-    """When something was last seen to beat, on time.monotonic's clock."""
-
-    beat: int
-    at: float
 
 
 class Rollouts:
@@ -73,15 +62,16 @@ class Rollouts:
         control_plane: ControlPlane,
         endpoint_filter: str = "*",
         now: Callable[[], float] = time.time,
+        poll_s: float = 0.0,
     ) -> None:
         self._control_plane = control_plane
         self._filter = endpoint_filter
         self._now = now
-        self._own = uuid.uuid4().hex
+        self._taker = Taker(poll_s)
         self._due = time.monotonic()
         self._started = time.monotonic()
         self._job: Future[None] | None = None
-        self._pulses: dict[str, _Pulse] = {}
+        self._pulses = Pulses()
         # What each worker told last: the counts of one that has left remain.
         self._told: dict[str, Seen] = {}
         self._here: frozenset[str] = frozenset()
@@ -109,6 +99,7 @@ class Rollouts:
         if not self._open(self._control_plane.configuration()):
             self._told.clear()
             self._pulses.clear()
+            self._taker.clear()
             self._taken.clear()
             return
         # Before the rest is read, which is written back at once: in between others may write.
@@ -122,10 +113,10 @@ class Rollouts:
         taken: dict[str, State] = {}
         for plan in plans:
             state = self._newest(plan, states.get(plan.endpoint))
-            if self._is_anothers(plan, state):
+            if not self._taker.takes(plan, state, rows):
                 continue
             state = self._next(plan, state, rows, endpoints)
-            taken[plan.endpoint] = replace(state, by=self._own, beat=state.beat + 1)
+            taken[plan.endpoint] = replace(state, by=self._taker.own, beat=state.beat + 1)
             wanted = routes(plan, state, *wanted)
         states |= taken
         self.shown = _shown(read_plans(items.get(PLANS)), states)
@@ -176,19 +167,6 @@ class Rollouts:
         is_older = state is None or state.id != plan.id or state.beat < own.beat
         return own if is_older else state
 
-    def _is_anothers(self, plan: Plan, state: State | None) -> bool:
-        """Whether another controller takes its steps. It beats at each rollout on its own."""
-        if state is None or state.by in ("", self._own):
-            return False
-        return self._is_alive(f"{state.by} {plan.id}", state.beat, _GONE_S)
-
-    def _is_alive(self, who: str, beat: int, gone_s: float) -> bool:
-        pulse, now = self._pulses.get(who), time.monotonic()
-        if pulse is None or pulse.beat != beat:
-            self._pulses[who] = _Pulse(beat, now)
-            return True
-        return now - pulse.at < gone_s
-
     def _next(
         self, plan: Plan, state: State | None, rows: Sequence[EndpointStatus],
         endpoints: Mapping[str, Any],
@@ -201,11 +179,14 @@ class Rollouts:
             if told.marks.get(plan.endpoint, "").startswith(plan.id)
         ]  # fmt: skip
         here = [(task, told) for task, told in workers if task in self._here]
-        alive = [told for task, told in here if self._is_alive(task, told.beat, _gone_s(told))]
-        gone_s = max((_gone_s(told) for _, told in here), default=_GONE_S)
+        alive = [
+            told for task, told in here
+            if self._pulses.alive(task, told.beat, gone_s(told.every_s))
+        ]  # fmt: skip
+        longest_s = gone_s(max((told.every_s for _, told in here), default=0.0))
         known = Known(
             steps=_added(plan, [told for _, told in workers]),
-            acked=self._all_have(plan, state, alive, gone_s),
+            acked=self._all_have(plan, state, alive, longest_s),
             lost_s=self._lost_for(plan, rows),
             serves=_serves(plan, rows),
             endpoints=endpoints,
@@ -214,13 +195,13 @@ class Rollouts:
         return next_state(plan, state, known)
 
     def _all_have(
-        self, plan: Plan, state: State, alive: Collection[Seen], gone_s: float
+        self, plan: Plan, state: State, alive: Collection[Seen], longest_s: float
     ) -> bool:  # fmt: skip
         if alive:
             return all(told.marks.get(plan.endpoint) == state.mark for told in alive)
         # Where no worker is left, none is sent to an engine that goes.
         waited = min(time.monotonic() - self._started, self._now() - state.since)
-        return state.phase in (LEAVING, RETURNING) and waited > gone_s
+        return state.phase in (LEAVING, RETURNING) and waited > longest_s
 
     def _lost_for(self, plan: Plan, rows: Sequence[EndpointStatus]) -> float:
         ready = any(row.endpoint == plan.candidate and row.ready for row in rows)
@@ -248,11 +229,6 @@ class Rollouts:
             is_due = state.is_over and state.outcome == PROMOTED and plan.id not in self._tagged
             if is_due and self._control_plane.tag_model(plan.model_id, _SERVED):
                 self._tagged.add(plan.id)
-
-
-def _gone_s(told: Seen) -> float:
-    """One that looks once a minute is not gone after half of one: it still has its routes."""
-    return max(_GONE_S, _GONE_LOOKS * told.every_s)
 
 
 def words_of(plan: Plan, state: State) -> str:
