@@ -25,6 +25,7 @@ from types import FrameType, MappingProxyType
 from typing import IO
 
 from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
+from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.contract.stop import (
     TRITON_EXIT_SECONDS,
     refuse_a_stop_that_does_not_fit,
@@ -73,6 +74,8 @@ def main() -> None:
     )
     key = secrets.token_urlsafe(32)
     try:
+        # What is no key would have the controller refuse every bundle, one after the other.
+        read_trusted_keys(os.environ)
         triton, controller = commands(os.environ, STATE, key)
     except ValueError as error:
         sys.exit(f"error: {error}")
