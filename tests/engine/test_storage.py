@@ -31,6 +31,28 @@ try:
 except StorageError as error:
     print("failed:", error)
 """
+# The claim that several pods mount is full, and the pod's own disk is not.
+_FULL = """
+import errno, sys
+from functools import partial
+from pathlib import Path
+from transformer_serving.engine.controller.files.download import Download
+from transformer_serving.engine.controller.files.model_cache import ModelCache
+from transformer_serving.engine.controller.files.storage import model_copy
+from transformer_serving.engine.errors import StorageError
+claim, own, wrote = Path("claim"), Path("own"), Download._write
+full = (claim,) if sys.argv[2] == "claim" else (claim, own)
+def write(self, answer, file, about):
+    if any(each in self.path.parents for each in full):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    wrote(self, answer, file, about)
+Download._write = write
+try:
+    with ModelCache(claim, own).model(sys.argv[2], partial(model_copy, sys.argv[1])) as path:
+        print(path.stat().st_size)
+except StorageError as error:
+    print(error)
+"""
 # As a controller ends that is told to while it fetches.
 _ENDED = """
 import os, sys
@@ -140,6 +162,19 @@ def test_what_a_controller_had_in_its_hands_when_it_ended_goes_at_the_next_start
         said = ran(_STARTED, tmp_path, server.port, host, f"{host}/model.onnx")
     assert said == str(len(WEIGHTS))
     assert {path.name for path in cache.iterdir()} == {"global", "engine-mine"}
+
+
+def test_a_full_claim_keeps_no_model_from_a_disk_that_has_room(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(WEIGHTS)
+    with file_server(tmp_path) as port:
+        host = f"http://127.0.0.1:{port}"
+        uri = f"{host}/model.onnx"
+        said = ran(_FULL, tmp_path, server.port, host, uri, "claim")
+        assert said == str(len(WEIGHTS))
+        said = ran(_FULL, tmp_path, server.port, host, uri, "both")
+    assert said.endswith("model.onnx: the disk of own has no room for it")
 
 
 def test_a_file_of_the_users_own_is_left_where_it_is(server: ServerProcess, tmp_path: Path) -> None:

@@ -135,7 +135,11 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
     **{
         f"trusted keys: {keys}": ({"trustedKeys": keys}, "'/trustedKeys'")
         for keys in (
-            "release:AAAA", f"release={KEY}", f"a:{KEY},b:{KEY}", f"a:{KEY} b", f"a b:{KEY}",
+            "release:AAAA",
+            f"release={KEY}",
+            f"a:{KEY},b:{KEY}",
+            f"a:{KEY} b",
+            f"a b:{KEY}",
             f"{'a' * 65}:{KEY}",
         )
     },

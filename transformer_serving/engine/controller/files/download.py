@@ -50,6 +50,14 @@ class DownloadFailed(EngineError):
     """The file did not come; the message says how far it got."""
 
 
+class DiskFull(DownloadFailed):
+    """What came is given up; `needed` are the file's bytes, 0: not known."""
+
+    def __init__(self, folder: Path, needed: int) -> None:
+        super().__init__(f"the disk of {folder} has no room for it")
+        self.needed = needed
+
+
 class NotThere(DownloadFailed):
     """The server answered that it has no such file."""
 
@@ -77,6 +85,7 @@ class Download:
         self._folder = folder
         self._part, self._state = folder / _PART, folder / _ABOUT
         self.path = folder / "whole" / _name(url)
+        self._size = 0
 
     def fetch(self, get: Get) -> Path:
         """The file, whole. Raises DownloadFailed, which leaves what came to the next call.
@@ -84,6 +93,16 @@ class Download:
         `get` asks for the file with some headers, without reading the body; what it raises of
         requests is an attempt that failed.
         """
+        try:
+            return self._whole(get)
+        except OSError as error:
+            if not is_full_disk(error):
+                raise
+            # What came would keep the disk full, and there is no room for the rest.
+            self.discard()
+            raise DiskFull(self._folder.parent, self._size) from None
+
+    def _whole(self, get: Get) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
         failed = 0
         while True:
@@ -94,12 +113,6 @@ class Download:
                 reason = "the connection ended early"
             except requests.RequestException as error:
                 reason = type(error).__name__
-            except OSError as error:
-                if not is_full_disk(error):
-                    raise
-                # What came would keep the disk full, and there is no room for the rest.
-                self.discard()
-                raise DownloadFailed("the disk here has no room for it") from None
             failed = 0 if self._come() > before else failed + 1
             if failed == _TRIES:
                 raise DownloadFailed(
@@ -119,6 +132,7 @@ class Download:
     def _go_on(self, get: Get) -> bool:
         """One answer's bytes behind those that are there; whether the file is whole then."""
         about = _About.read(self._state)
+        self._size = 0 if about is None else about.size
         come = self._come() if about is not None and about.tag else 0
         if about is not None and 0 < come == about.size:
             return True
@@ -142,9 +156,10 @@ class Download:
 
     def _begin(self, answer: requests.Response) -> _About | None:
         """The bytes before are of another file, or of none."""
+        about = _about(answer)
+        self._size = 0 if about is None else about.size
         self._state.unlink(missing_ok=True)
         self._part.write_bytes(b"")
-        about = _about(answer)
         if about is not None:
             replace_file(self._state, json.dumps(asdict(about)).encode())
         return about

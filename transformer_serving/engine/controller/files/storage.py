@@ -22,12 +22,13 @@ from clearml.storage.cache import CacheManager
 from clearml.storage.helper import StorageHelper, _HttpDriver
 
 from transformer_serving.engine.controller.files.download import (
+    DiskFull,
     DownloadFailed,
     Get,
     NotThere,
     downloaded,
 )
-from transformer_serving.engine.errors import NotStored, StorageError
+from transformer_serving.engine.errors import NoRoom, NotStored, StorageError
 
 # To connect, and between two bytes.
 _TIMEOUT_S = (30, 30)
@@ -37,7 +38,8 @@ _CONTEXT = re.compile("engine-[0-9a-f]{32}")
 
 @contextlib.contextmanager
 def model_copy(uri: str, unfinished: Path | None) -> Iterator[Path]:
-    """The model's file, or the folder that an archive holds. Raises StorageError.
+    """The model's file, or the folder that an archive holds. Raises StorageError, and of it NoRoom
+    where the volume of `unfinished` is full.
 
     `unfinished`: the folder for what has come so far, where one is.
     """
@@ -49,6 +51,8 @@ def model_copy(uri: str, unfinished: Path | None) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(downloaded(uri, unfinished, get))
+        except DiskFull as failure:
+            raise NoRoom(_failed(uri, "model", f": {failure}"), failure.needed) from None
         except DownloadFailed as failure:
             gone = isinstance(failure, NotThere) or bool(_hint(uri))
             error = NotStored if gone else StorageError
