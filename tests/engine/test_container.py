@@ -238,6 +238,9 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
     assert "--keep-tasks-seconds=0" in commands({}, tmp_path, "secret")[1]
     shared = {"TRANSFORMER_SERVING_MODEL_CACHE": "/run/models"}
     assert "--model-cache=/run/models" in commands(shared, tmp_path, "secret")[1]
+    assert not [word for word in controller if word.startswith("--store-bytes")]
+    limited = {"TRANSFORMER_SERVING_STORE_BYTES": "20401094656"}
+    assert "--store-bytes=20401094656" in commands(limited, tmp_path, "secret")[1]
     assert "--exit-timeout-secs=10" in triton
     with pytest.raises(ValueError, match="CLEARML_TRITON_POLL_FREQ must be a number"):
         commands({"CLEARML_TRITON_POLL_FREQ": "often"}, tmp_path, "secret")

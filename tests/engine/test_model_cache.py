@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from transformer_serving.engine.controller.files import model_cache
+from transformer_serving.engine.controller.files.local_copy import LocalCopy
 from transformer_serving.engine.controller.files.model_cache import ModelCache
+from transformer_serving.engine.controller.files.room import Share
 from transformer_serving.engine.errors import NoRoom
 
 
@@ -28,7 +30,7 @@ class Source:
         self.full = 0
 
     @contextmanager
-    def __call__(self, unfinished: Path | None) -> Iterator[Path]:
+    def __call__(self, unfinished: Path | None, _share: Share) -> Iterator[LocalCopy]:
         self.places.append(unfinished)
         if len(self.places) <= self.full:
             raise NoRoom("the disk has no room for it", len(self.bytes))
@@ -39,14 +41,15 @@ class Source:
             path = path / "weights"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(self.bytes)
-        yield path.parent if self._is_folder else path
+        yield LocalCopy(path.parent if self._is_folder else path, ours=True)
         path.unlink()
         if self._is_folder:
             path.parent.rmdir()
 
 
 def read(cache: ModelCache, content: str, source: Source) -> bytes:
-    with cache.model(content, source) as path:
+    with cache.model(content, source) as copy:
+        path = copy.path
         assert path.name == "model.onnx"
         return (path / "weights" if path.is_dir() else path).read_bytes()
 
@@ -105,8 +108,8 @@ def test_a_full_volume_loses_what_was_taken_longest_ago(tmp_path: Path) -> None:
     copies(shared, newer=2, oldest=5, older=3)
     source.bytes, source.full = b"larger than 5", 1
     cache = ModelCache(shared, tmp_path / "downloads")
-    with cache.model("m", source) as path:
-        assert path.read_bytes() == source.bytes
+    with cache.model("m", source) as copy:
+        assert copy.path.read_bytes() == source.bytes
     assert [place is not None and place.parent for place in source.places] == (
         [shared / ".downloads"] * 2
     )

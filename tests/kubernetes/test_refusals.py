@@ -146,6 +146,7 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
     "a text for a number": ({"inference": {"replicas": "two"}}, "got string, want integer"),
     "negative replicas": ({"triton": {"replicas": -1}}, "'/triton/replicas'"),
     "no size": ({"triton": {"store": {"size": "much"}}}, "'/triton/store/size'"),
+    "no size of inference": ({"inference": {"stateSize": "1 Gi"}}, "'/inference/stateSize'"),
     "no strategy": ({"triton": {"strategy": "BlueGreen"}}, "'/triton/strategy'"),
     "no image": ({"images": {"triton": "Triton Image"}}, "'/images/triton'"),
     "metrics outside": ({"publicPaths": ["/metrics"]}, "'/publicPaths/0'"),

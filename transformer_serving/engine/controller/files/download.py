@@ -26,7 +26,7 @@ import requests
 
 from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.replacement import replace_file
-from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.errors import EngineError, StorageError
 
 Get = Callable[[Mapping[str, str]], requests.Response]
 
@@ -79,22 +79,30 @@ class _About:
 
 
 class Download:
-    """Of one file into `folder`, which is its own; `url` gives it its name. One at a time."""
+    """Of one file into `folder`, which is its own; `url` gives it its name. One at a time.
 
-    def __init__(self, url: str, folder: Path) -> None:
+    `fits` hears of its bytes where they are known, and raises StorageError where they are too many.
+    """
+
+    def __init__(self, url: str, folder: Path, fits: Callable[[int], None] | None = None) -> None:
         self._folder = folder
+        self._fits = fits
         self._part, self._state = folder / _PART, folder / _ABOUT
         self.path = folder / "whole" / _name(url)
         self._size = 0
 
     def fetch(self, get: Get) -> Path:
-        """The file, whole. Raises DownloadFailed, which leaves what came to the next call.
+        """The file, whole. Raises DownloadFailed, which leaves what came to the next call, and what
+        `fits` raises.
 
         `get` asks for the file with some headers, without reading the body; what it raises of
         requests is an attempt that failed.
         """
         try:
             return self._whole(get)
+        except StorageError:
+            self.discard()
+            raise
         except OSError as error:
             if not is_full_disk(error):
                 raise
@@ -132,7 +140,7 @@ class Download:
     def _go_on(self, get: Get) -> bool:
         """One answer's bytes behind those that are there; whether the file is whole then."""
         about = _About.read(self._state)
-        self._size = 0 if about is None else about.size
+        self._is_of(about)
         come = self._come() if about is not None and about.tag else 0
         if about is not None and 0 < come == about.size:
             return True
@@ -157,12 +165,17 @@ class Download:
     def _begin(self, answer: requests.Response) -> _About | None:
         """The bytes before are of another file, or of none."""
         about = _about(answer)
-        self._size = 0 if about is None else about.size
+        self._is_of(about)
         self._state.unlink(missing_ok=True)
         self._part.write_bytes(b"")
         if about is not None:
             replace_file(self._state, json.dumps(asdict(about)).encode())
         return about
+
+    def _is_of(self, about: _About | None) -> None:
+        self._size = 0 if about is None else about.size
+        if self._size and self._fits is not None:
+            self._fits(self._size)
 
     def _refused(self, answer: requests.Response) -> bool:
         if answer.status_code in (206, 416):
@@ -194,9 +207,11 @@ def clear_unfinished(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def downloaded(url: str, folder: Path, get: Get) -> Iterator[Path]:
-    """The file for as long as the block runs. Raises DownloadFailed."""
-    download = Download(url, folder)
+def downloaded(
+    url: str, folder: Path, get: Get, fits: Callable[[int], None] | None = None
+) -> Iterator[Path]:
+    """The file for as long as the block runs. Raises DownloadFailed, and what `fits` raises."""
+    download = Download(url, folder, fits)
     path = download.fetch(get)
     try:
         yield path

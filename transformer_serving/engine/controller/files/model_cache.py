@@ -24,6 +24,8 @@ from pathlib import Path
 
 from transformer_serving.contract.error_line import one_line
 from transformer_serving.engine.controller.files.download import clear_unfinished
+from transformer_serving.engine.controller.files.local_copy import LocalCopy
+from transformer_serving.engine.controller.files.room import Room, Share
 from transformer_serving.engine.controller.files.turn import turn
 from transformer_serving.engine.errors import NoRoom
 
@@ -37,32 +39,32 @@ _ASIDE = "."
 _DOWNLOADS = ".downloads"
 
 # The folder is for what has come so far, and nobody else writes there; None: there is none.
-Fetch = Callable[[Path | None], AbstractContextManager[Path]]
+Fetch = Callable[[Path | None, Share], AbstractContextManager[LocalCopy]]
 
 
 class ModelCache:
     """`folder`: on the shared volume; None: every fetch is its own, and no model is kept.
 
     `downloads`: for what is under way where there is no `folder`, or no room in it; None: a break
-    begins anew.
+    begins anew. `room` is that of the state, which what is fetched comes to in the end.
     """
 
-    def __init__(self, folder: Path | None, downloads: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path | None, downloads: Path | None = None, room: Room | None = None
+    ) -> None:
         self._folder = folder
         self._downloads = downloads
+        self._room = room or Room()
         self._given: set[str] = set()
 
     @contextlib.contextmanager
-    def model(self, content: str, fetch: Fetch) -> Iterator[Path]:
-        """The file or folder that `content` stands for; not to be changed."""
+    def model(self, content: str, fetch: Fetch) -> Iterator[LocalCopy]:
+        """The file or folder that `content` stands for. Raises StorageError."""
         name = hashlib.sha256(content.encode()).hexdigest()[:32]
-        if (path := self._kept(name)) is not None:
-            yield path
-            return
         with contextlib.ExitStack() as stack:
-            yield self._come(name, fetch, stack)
+            yield self._kept(name, stack) or self._come(name, fetch, stack)
 
-    def _come(self, name: str, fetch: Fetch, stack: contextlib.ExitStack) -> Path:
+    def _come(self, name: str, fetch: Fetch, stack: contextlib.ExitStack) -> LocalCopy:
         """By way of the shared volume, so that who waits has it too, or without."""
         if self._folder is not None:
             try:
@@ -73,7 +75,7 @@ class ModelCache:
 
     def _come_shared(
         self, folder: Path, name: str, fetch: Fetch, stack: contextlib.ExitStack
-    ) -> Path:
+    ) -> LocalCopy:
         """Raises NoRoom where no copies that nobody takes make enough of it."""
         try:
             return self._fetched(folder / _DOWNLOADS, name, fetch, stack)
@@ -87,28 +89,31 @@ class ModelCache:
 
     def _fetched(
         self, downloads: Path | None, name: str, fetch: Fetch, stack: contextlib.ExitStack
-    ) -> Path:
+    ) -> LocalCopy:
         """From its source, unless somebody else did so meanwhile; for as long as `stack` is."""
         with contextlib.ExitStack() as attempt:
             unfinished = attempt.enter_context(_turn(downloads, name))
-            path = self._kept(name)
-            if path is None:
-                path = attempt.enter_context(fetch(unfinished))
+            copy = self._kept(name, attempt)
+            if copy is None:
+                share = attempt.enter_context(self._room.share(unfinished))
+                copy = attempt.enter_context(fetch(unfinished, share))
                 self._given.add(name)
                 if self._folder is not None:
-                    _keep(path, self._folder / name)
+                    _keep(copy.path, self._folder / name)
             stack.push(attempt.pop_all())
-        return path
+        return copy
 
-    def _kept(self, name: str) -> Path | None:
+    def _kept(self, name: str, stack: contextlib.ExitStack) -> LocalCopy | None:
         """A copy that somebody else has fetched, the first time that it is asked for."""
         if self._folder is None or name in self._given:
             return None
         path = _taken(self._folder / name)
-        if path is not None:
-            self._given.add(name)
-            _log.info("from the shared copies: %s", path.name)
-        return path
+        if path is None:
+            return None
+        stack.enter_context(self._room.share(self._folder)).take(0, _size(path))
+        self._given.add(name)
+        _log.info("from the shared copies: %s", path.name)
+        return LocalCopy(path)
 
 
 @contextlib.contextmanager
