@@ -67,8 +67,9 @@ def model_copy(uri: str, unfinished: Path | None, share: Share) -> Iterator[Loca
             gone = isinstance(failure, NotThere) or bool(_hint(uri))
             error = NotStored if gone else StorageError
             raise error(_failed(uri, "model", f": {failure}")) from None
-        if share.room.is_limited and zipfile.is_zipfile(file) and _is_archive(file):
-            share.take(file.stat().st_size, _unpacked_bytes(file))
+        if share.room.is_limited and _is_archive(file):
+            size = file.stat().st_size
+            share.take(size, max(size, _unpacked_bytes(file)))
         # The SDK unpacks a local file as it does its own copy.
         copy = stack.enter_context(fresh_copy(str(file), "model"))
         if copy.path.is_dir():
@@ -86,8 +87,10 @@ def _is_archive(path: Path) -> bool:
 
 
 def _unpacked_bytes(file: Path) -> int:
-    with zipfile.ZipFile(file) as archive:
+    """0 where it does not say: a tar file, or one that is damaged."""
+    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
         return sum(entry.file_size for entry in archive.infolist())
+    return 0
 
 
 def _stored_bytes(uri: str) -> int:
