@@ -22,6 +22,7 @@ from transformer_serving.contract.manifest import Golden, Manifest, entry_of, re
 from transformer_serving.engine.controller.control_plane import verification
 from transformer_serving.engine.controller.control_plane.served import Problem, Served
 from transformer_serving.engine.controller.figures import TritonFigures
+from transformer_serving.engine.controller.files.local_copy import LocalCopy
 from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.proving.proofs import Proofs
@@ -154,10 +155,10 @@ class ListedEndpoints:
         return []
 
     @contextlib.contextmanager
-    def model(self, served: Served) -> Iterator[Path]:
+    def model(self, served: Served) -> Iterator[LocalCopy]:
         if self.error:
             raise self.error
-        yield self.sources[served.endpoint]
+        yield LocalCopy(self.sources[served.endpoint])
 
     def preprocess(self, served: Served) -> bytes | None:
         return self.code[served.endpoint].encode() or None

@@ -17,6 +17,7 @@ import pytest
 
 from tests.engine.test_first_loads import ONE, record, state
 from tests.small_disk import fill, small_disk
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.engine import container
 from transformer_serving.engine.container import Container, commands
 from transformer_serving.engine.controller.first_loads import awaited
@@ -237,9 +238,26 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
     assert "--keep-tasks-seconds=0" in commands({}, tmp_path, "secret")[1]
     shared = {"TRANSFORMER_SERVING_MODEL_CACHE": "/run/models"}
     assert "--model-cache=/run/models" in commands(shared, tmp_path, "secret")[1]
+    assert not [word for word in controller if word.startswith("--store-bytes")]
+    limited = {"TRANSFORMER_SERVING_STORE_BYTES": "20401094656"}
+    assert "--store-bytes=20401094656" in commands(limited, tmp_path, "secret")[1]
     assert "--exit-timeout-secs=10" in triton
     with pytest.raises(ValueError, match="CLEARML_TRITON_POLL_FREQ must be a number"):
         commands({"CLEARML_TRITON_POLL_FREQ": "often"}, tmp_path, "secret")
+
+
+def test_keys_that_are_none_end_the_container_with_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would refuse every bundle, and in a rollout stand for a pod that serves them."""
+    monkeypatch.setattr(container, "refuse_difference", lambda: None)
+    monkeypatch.setattr(container, "STATE", tmp_path / "state")
+    monkeypatch.setattr(container, "Container", None)
+    monkeypatch.setenv(TRUSTED_KEYS_VARIABLE, "release:AAAA")
+    with pytest.raises(SystemExit) as ended:
+        container.main()
+    assert str(ended.value).startswith(f"error: {TRUSTED_KEYS_VARIABLE}: entry 1 is no NAME:KEY")
+    assert not (tmp_path / "state").exists()
 
 
 def test_triton_ends_before_its_container_is_killed(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from hypothesis import given, settings, strategies as st
 from tests.engine.cutting import CutLine, file_server
 from transformer_serving.engine.controller.files import download
 from transformer_serving.engine.controller.files.download import (
+    DiskFull,
     Download,
     DownloadFailed,
     Get,
@@ -159,8 +160,10 @@ def test_what_a_full_disk_has_of_it_is_given_up(
 
     with monkeypatch.context() as patch:
         patch.setattr(Download, "_write", full)
-        with pytest.raises(DownloadFailed, match="the disk here has no room for it"):
+        with pytest.raises(DiskFull) as failed:
             Download("http://host/model.onnx", tmp_path / "d").fetch(getter(port))
+    assert str(failed.value) == f"the disk of {tmp_path} has no room for it"
+    assert failed.value.needed == len(CONTENT)
     assert not (tmp_path / "d").exists()
     assert Download("http://host/model.onnx", tmp_path / "d").fetch(getter(port)).is_file()
 

@@ -46,6 +46,7 @@ def state(
     return {"controller": controller, "endpoints": as_json(rows)}
 
 
+WHY = " (b: it is not there)"
 ONE, BOTH = {"a": frozenset({1})}, {"a": frozenset({1}), "b": frozenset({1})}
 
 
@@ -62,6 +63,8 @@ ONE, BOTH = {"a": frozenset({1})}, {"a": frozenset({1}), "b": frozenset({1})}
         state(BOTH, failed=Kind.UNREACHED),
         state(BOTH, problem=True),
         state({}, models=()),
+        # What is told of the service holds no pod up that has no endpoint.
+        state({}, models=(), problem=True),
         # A container that was started again, with the control plane away.
         state(BOTH, synced=False),
     ],
@@ -79,11 +82,15 @@ def test_the_first_loads_are_over(over: dict[str, Any]) -> None:
         (state(None), "Triton does not answer"),
         (state(None, failed=Kind.REFUSED), "Triton does not answer"),
         # The pod that serves would be ended for one that has it not.
-        (state(ONE, failed=Kind.UNREACHED), "not loaded yet: b"),
-        (state(ONE, failed=Kind.AWAY), "not loaded yet: b"),
-        # It would be ended for one that has nothing, however long the file server is away.
-        (state({}, failed=Kind.UNREACHED, tries=99, models=("b",)), "not loaded yet: b"),
-        (state({}, failed=Kind.AWAY, tries=99, models=("b",)), "not loaded yet: b"),
+        (state(ONE, failed=Kind.UNREACHED), f"not loaded yet: b{WHY}"),
+        (state(ONE, failed=Kind.AWAY), f"not loaded yet: b{WHY}"),
+        # It would be ended for one that has nothing, whatever the reason and however often tried.
+        *(
+            (state({}, failed=kind, tries=99, models=("b",)), f"not loaded yet: b{WHY}")
+            for kind in Kind
+        ),
+        (state({}, failed=Kind.REFUSED), f"not loaded yet: a, b{WHY}"),
+        (state({}, failed=Kind.REFUSED, models=("b",), problem=True), f"not loaded yet: b{WHY}"),
         (state({}, models=(), synced=False), "no endpoints have been read yet"),
     ],
 )

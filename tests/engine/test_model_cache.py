@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from transformer_serving.engine.controller.files import model_cache
+from transformer_serving.engine.controller.files.local_copy import LocalCopy
 from transformer_serving.engine.controller.files.model_cache import ModelCache
+from transformer_serving.engine.controller.files.room import Share
+from transformer_serving.engine.errors import NoRoom
 
 
 class Source:
@@ -21,9 +25,15 @@ class Source:
     def __init__(self, folder: Path, *, is_folder: bool = False) -> None:
         self._folder, self._is_folder = folder, is_folder
         self.bytes, self.fetched = b"model", 0
+        # Where it came to, and how often the volume of the first place was full.
+        self.places: list[Path | None] = []
+        self.full = 0
 
     @contextmanager
-    def __call__(self, _unfinished: Path | None) -> Iterator[Path]:
+    def __call__(self, unfinished: Path | None, _share: Share) -> Iterator[LocalCopy]:
+        self.places.append(unfinished)
+        if len(self.places) <= self.full:
+            raise NoRoom("the disk has no room for it", len(self.bytes))
         self.fetched += 1
         path = self._folder / "model.onnx"
         if self._is_folder:
@@ -31,14 +41,15 @@ class Source:
             path = path / "weights"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(self.bytes)
-        yield path.parent if self._is_folder else path
+        yield LocalCopy(path.parent if self._is_folder else path, ours=True)
         path.unlink()
         if self._is_folder:
             path.parent.rmdir()
 
 
 def read(cache: ModelCache, content: str, source: Source) -> bytes:
-    with cache.model(content, source) as path:
+    with cache.model(content, source) as copy:
+        path = copy.path
         assert path.name == "model.onnx"
         return (path / "weights" if path.is_dir() else path).read_bytes()
 
@@ -81,6 +92,67 @@ def test_a_volume_that_takes_nothing_is_no_reason_not_to_serve(
     (tmp_path / "shared").write_bytes(b"a file in its place")
     assert read(ModelCache(tmp_path / "shared"), "m", Source(tmp_path / "source")) == b"model"
     assert "no shared copy of model.onnx" in caplog.text
+
+
+def copies(shared: Path, **hours: float) -> None:
+    """Copies of five bytes that were taken so many hours ago."""
+    for name, ago in hours.items():
+        (shared / name).mkdir(parents=True)
+        (shared / name / "model.onnx").write_bytes(b"other")
+        moment = time.time() - ago * 3600
+        os.utime(shared / name, (moment, moment))
+
+
+def test_a_full_volume_loses_what_was_taken_longest_ago(tmp_path: Path) -> None:
+    shared, source = tmp_path / "shared", Source(tmp_path / "source")
+    copies(shared, newer=2, oldest=5, older=3)
+    source.bytes, source.full = b"larger than 5", 1
+    cache = ModelCache(shared, tmp_path / "downloads")
+    with cache.model("m", source) as copy:
+        assert copy.path.read_bytes() == source.bytes
+    assert [place is not None and place.parent for place in source.places] == (
+        [shared / ".downloads"] * 2
+    )
+    kept = {path.name for path in shared.iterdir() if not path.name.startswith(".")}
+    assert len(kept) == 1
+    assert (shared / kept.pop() / "model.onnx").read_bytes() == source.bytes
+    copies(shared, newer=2, oldest=5, older=3)
+    source.bytes, source.places = b"model", []
+    assert read(cache, "n", source) == b"model"
+    assert not (shared / "oldest").exists()
+    assert (shared / "older").exists()
+
+
+def test_a_volume_that_stays_full_is_no_reason_not_to_serve(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody may be at a copy that was just taken, and all of the others are too small."""
+    caplog.set_level(logging.WARNING, model_cache.__name__)
+    shared, source = tmp_path / "shared", Source(tmp_path / "source")
+    copies(shared, taken=0.5, old=2)
+    source.bytes, source.full = b"larger", 1
+    assert read(ModelCache(shared, tmp_path / "downloads"), "m", source) == b"larger"
+    first, second = source.places
+    assert first is not None
+    assert second is not None
+    assert first.parent == shared / ".downloads"
+    assert second == tmp_path / "downloads" / first.name
+    assert {"taken", "old"} <= {path.name for path in shared.iterdir()}
+    assert f"not by way of {shared}: the disk has no room for it" in caplog.text
+    # The line of others is free again.
+    assert not list((tmp_path / "shared" / ".downloads").glob("*/"))
+
+
+def test_a_copy_takes_the_place_of_older_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, source = tmp_path / "shared", Source(tmp_path / "source", is_folder=True)
+    copies(shared, older=2, oldest=3)
+    space = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: space._replace(free=1))
+    assert read(ModelCache(shared), "m", source) == b"model"
+    assert not (shared / "oldest").exists()
+    assert (shared / "older").exists()
 
 
 def test_an_unfinished_copy_is_none_and_goes_after_a_day(tmp_path: Path) -> None:

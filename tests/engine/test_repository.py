@@ -16,6 +16,7 @@ import pytest
 from tests.engine.serving import FIELDS, ListedEndpoints, preprocess_of, write_bundle
 from tests.engine.small_parity import small_parity_set
 from tests.engine.text_models import expected, write_onnx
+from transformer_serving.contract.naming import BUNDLE_FOLDER
 from transformer_serving.engine.controller.deployment import Deployment
 from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.controller.proving.machine import Machine as Hardware
@@ -326,6 +327,30 @@ def test_a_single_file_lands_under_the_name_that_triton_looks_for(
     assert source.is_file()
     with pytest.raises(EngineError, match="'gone' is not there"):
         repository.stage("m", tmp_path / "gone", "")
+
+
+@pytest.mark.parametrize("has_link", [False, True])
+def test_what_is_ours_is_moved_and_a_folder_with_links_copied(
+    tmp_path: Path, has_link: bool
+) -> None:
+    repository, source = Repository(tmp_path / "models"), tmp_path / "source"
+    (source / BUNDLE_FOLDER).mkdir(parents=True)
+    (source / "folder").mkdir()
+    (source / "folder" / "weights").write_bytes(b"x")
+    if has_link:
+        (tmp_path / "outside").write_bytes(b"y")
+        (source / "link").symlink_to(tmp_path / "outside")
+    inode = (source / "folder" / "weights").stat().st_ino
+    files = repository.files("m", repository.stage("m", source, "", ours=True))
+    assert (files / "folder" / "weights").read_bytes() == b"x"
+    assert ((files / "folder" / "weights").stat().st_ino == inode) is not has_link
+    assert not (files / BUNDLE_FOLDER).exists()
+    assert source.exists() is has_link
+    assert not (files / "link").is_symlink()
+    single = tmp_path / "model.plan"
+    single.write_bytes(b"x")
+    assert repository.has_files("m", repository.stage("m", single, "", ours=True))
+    assert not single.exists()
 
 
 def test_a_users_own_file_in_a_model_folder_stays(tmp_path: Path) -> None:

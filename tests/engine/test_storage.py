@@ -21,15 +21,72 @@ WEIGHTS = os.urandom(400_000)
 _SCRIPT = """
 import sys
 from pathlib import Path
+from transformer_serving.engine.controller.files.room import Room
 from transformer_serving.engine.controller.files.storage import model_copy
 from transformer_serving.engine.errors import StorageError
 uri, unfinished = sys.argv[1], Path(sys.argv[2]) if sys.argv[2] else None
 try:
-    with model_copy(uri, unfinished) as path:
-        files = [path] if path.is_file() else sorted(path.iterdir())
+    with Room().share(unfinished) as share, model_copy(uri, unfinished, share) as copy:
+        files = [copy.path] if copy.path.is_file() else sorted(copy.path.iterdir())
         print([(file.name, len(file.read_bytes())) for file in files])
 except StorageError as error:
     print("failed:", error)
+"""
+# A controller whose state, downloads and cache lie on one volume, and what it takes of that.
+_PEAK = """
+import os, sys
+from functools import partial
+from pathlib import Path
+from clearml.storage import StorageManager
+from transformer_serving.engine.controller.files import repository
+from transformer_serving.engine.controller.files.model_cache import ModelCache
+from transformer_serving.engine.controller.files.room import Room
+from transformer_serving.engine.controller.files.storage import model_copy
+from transformer_serving.engine.errors import StorageError
+uri, limit, state = sys.argv[1], int(sys.argv[2]), Path(os.environ["CLEARML_CACHE_DIR"])
+peak = 0
+def watched(step):
+    def look(*arguments, **options):
+        global peak
+        done = step(*arguments, **options)
+        files = [path for path in state.rglob("*") if path.is_file()]
+        peak = max(peak, sum(path.stat().st_size for path in files))
+        return done
+    return look
+# Each is the last of those that write.
+StorageManager.get_local_copy = watched(StorageManager.get_local_copy)
+repository._sync_tree = watched(repository._sync_tree)
+store = repository.Repository(state / "models")
+cache = ModelCache(None, state / "downloads", Room(state, limit))
+try:
+    with cache.model("m", partial(model_copy, uri)) as copy:
+        token = store.stage("m", copy.path, "", ours=copy.ours)
+    print(peak, sorted(path.name for path in store.files("m", token).iterdir()))
+except StorageError as error:
+    print("failed:", error)
+print([path.name for path in (state / "downloads").iterdir() if path.is_dir()])
+"""
+# The claim that several pods mount is full, and the pod's own disk is not.
+_FULL = """
+import errno, sys
+from functools import partial
+from pathlib import Path
+from transformer_serving.engine.controller.files.download import Download
+from transformer_serving.engine.controller.files.model_cache import ModelCache
+from transformer_serving.engine.controller.files.storage import model_copy
+from transformer_serving.engine.errors import StorageError
+claim, own, wrote = Path("claim"), Path("own"), Download._write
+full = (claim,) if sys.argv[2] == "claim" else (claim, own)
+def write(self, answer, file, about):
+    if any(each in self.path.parents for each in full):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    wrote(self, answer, file, about)
+Download._write = write
+try:
+    with ModelCache(claim, own).model(sys.argv[2], partial(model_copy, sys.argv[1])) as copy:
+        print(copy.path.stat().st_size)
+except StorageError as error:
+    print(error)
 """
 # As a controller ends that is told to while it fetches.
 _ENDED = """
@@ -43,9 +100,9 @@ import sys
 from pathlib import Path
 from transformer_serving.engine.controller.control_plane.clearml_edge import ClearmlControlPlane
 from transformer_serving.engine.controller.files.storage import fresh_copy
-with fresh_copy(sys.argv[1], "model") as path:
+with fresh_copy(sys.argv[1], "model") as copy:
     ClearmlControlPlane("0" * 32)
-    print(path.stat().st_size)
+    print(copy.path.stat().st_size)
 """
 
 
@@ -85,7 +142,7 @@ def ran(script: str, folder: Path, api: int, files: str, *arguments: str) -> str
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *arguments],
-        env=environment, capture_output=True, text=True, check=True, cwd=folder,
+        env=environment, stdout=subprocess.PIPE, text=True, check=True, cwd=folder,
     )  # fmt: skip
     return done.stdout.strip()
 
@@ -140,6 +197,78 @@ def test_what_a_controller_had_in_its_hands_when_it_ended_goes_at_the_next_start
         said = ran(_STARTED, tmp_path, server.port, host, f"{host}/model.onnx")
     assert said == str(len(WEIGHTS))
     assert {path.name for path in cache.iterdir()} == {"global", "engine-mine"}
+
+
+@pytest.mark.parametrize(
+    ("name", "copies"), [("model.zip", 2), ("model.onnx", 1)], ids=["archive", "file"]
+)
+def test_a_model_on_its_way_lies_on_the_volume_twice_at_most(
+    server: ServerProcess, archive: Path, tmp_path: Path, name: str, copies: int
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(WEIGHTS)
+    with file_server(tmp_path) as port:
+        host = f"http://127.0.0.1:{port}"
+        said = ran(_PEAK, tmp_path, server.port, host, f"{host}/{name}", "0").splitlines()
+    peak, _, names = said[0].partition(" ")
+    assert len(WEIGHTS) <= int(peak) < copies * len(WEIGHTS) + 10_000
+    assert names == str(["manifest.json", "model.onnx"] if name == archive.name else [name])
+    assert said[1] == "[]"
+
+
+def test_what_the_volume_has_no_room_for_is_not_fetched(
+    server: ServerProcess, archive: Path, tmp_path: Path
+) -> None:
+    """The kubelet would end the pod, and each one in its place."""
+    with file_server(tmp_path) as port, CutLine(port, []).listening() as line:
+        host = f"http://127.0.0.1:{line.port}"
+        uri, fits = f"{host}/{archive.name}", str(3 * len(WEIGHTS))
+        assert ran(_PEAK, tmp_path, server.port, host, uri, fits).startswith("80")
+        # What is there already counts.
+        left = ran(_PEAK, tmp_path, server.port, host, uri, fits).splitlines()
+        assert len(line.asked) == 2
+    assert left[0].startswith(
+        "failed: the model needs 0.8 MB while it is fetched, and of the 1.2 MB"
+    )
+    assert "raise triton.store.size" in left[0]
+    assert left[1] == "[]"
+
+
+def test_an_archive_that_unpacks_to_more_than_there_is_room_for(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(tmp_path / "model.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("model.onnx", bytes(10_000_000))
+    with file_server(tmp_path) as port:
+        host = f"http://127.0.0.1:{port}"
+        said = ran(_PEAK, tmp_path, server.port, host, f"{host}/model.zip", "9000000")
+    assert said.startswith("failed: the model needs 10.0 MB")
+
+
+def test_an_archive_that_cannot_be_unpacked_is_no_model(
+    server: ServerProcess, archive: Path, tmp_path: Path
+) -> None:
+    """The SDK gives the archive itself then, which would be staged as the model's file."""
+    archive.write_bytes(archive.read_bytes()[:-1000])
+    with file_server(tmp_path) as port:
+        host = f"http://127.0.0.1:{port}"
+        said = ran(_PEAK, tmp_path, server.port, host, f"{host}/model.zip", "9000000")
+    # The SDK says its part first.
+    said, left = said.splitlines()[-2:]
+    assert left == "[]"
+    assert said.startswith("failed: the model 'model.zip' could not be unpacked: it is damaged")
+
+
+def test_a_full_claim_keeps_no_model_from_a_disk_that_has_room(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(WEIGHTS)
+    with file_server(tmp_path) as port:
+        host = f"http://127.0.0.1:{port}"
+        uri = f"{host}/model.onnx"
+        said = ran(_FULL, tmp_path, server.port, host, uri, "claim")
+        assert said == str(len(WEIGHTS))
+        said = ran(_FULL, tmp_path, server.port, host, uri, "both")
+    assert said.endswith("model.onnx: the disk of own has no room for it")
 
 
 def test_a_file_of_the_users_own_is_left_where_it_is(server: ServerProcess, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tests.test_compose_files import service
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.stop import TRITON_EXIT_SECONDS
 from transformer_serving.desk.local import container as control_plane
+from transformer_serving.engine.controller.files.room import STORE_BYTES_VARIABLE
 from transformer_serving.gateway.routes import ROUTES
 from transformer_serving.gateway.settings import GENERATE, GRACEFUL_SECONDS
 from transformer_serving.gateway.shutdown import LEAVE_S
@@ -557,6 +558,32 @@ def test_a_collector_of_traces_is_let_out_to(part: str) -> None:
 def test_tasks_of_pods_that_are_gone_are_deleted(minutes: float, seconds: str | None) -> None:
     data = one(rendered(CLEARML, {"keepTasksMinutes": minutes}), "ConfigMap", "demo-triton")["data"]
     assert data.get("TRANSFORMER_SERVING_KEEP_TASKS_SECONDS") == seconds
+
+
+@pytest.mark.parametrize(
+    ("size", "limit"), [("20Gi", "20401094656"), ("1.5G", "1425000000"), ("64Ti", "66850306968780")]
+)
+@pytest.mark.parametrize("storage_class", ["", "fast"])
+def test_a_triton_keeps_below_the_size_of_its_store(
+    size: str, limit: str, storage_class: str
+) -> None:
+    """Over it the kubelet would end the pod, and each one in its place."""
+    store = {"size": size, "storageClassName": storage_class}
+    objects = rendered(CLEARML, {"triton": {"store": store}})
+    data = one(objects, "ConfigMap", "demo-triton")["data"]
+    assert data[STORE_BYTES_VARIABLE] == limit
+    volumes = {each["name"]: each for each in pods(objects)["demo-triton"]["spec"]["volumes"]}
+    assert f"'{size}'" in str(volumes["state"])
+
+
+def test_the_state_of_inference_has_a_size() -> None:
+    for values, size in (({}, "2Gi"), ({"inference": {"stateSize": "512Mi"}}, "512Mi")):
+        (state,) = (
+            each
+            for each in pods(rendered(CLEARML, values))["demo-inference"]["spec"]["volumes"]
+            if each["name"] == "state"
+        )
+        assert state["emptyDir"] == {"sizeLimit": size}
 
 
 def test_tritons_may_share_what_they_fetch() -> None:

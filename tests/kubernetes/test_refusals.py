@@ -10,6 +10,7 @@ import helm_python
 import pytest
 
 from tests.kubernetes.chart import CLEARML, LOCAL, chart_that_is_told, merged, rendered
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE, read_trusted_keys
 
 ALERTS = {"monitoring": {"podMonitors": True, "rules": True}, "access": {"open": True}}
 TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
@@ -104,6 +105,8 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "route without a gateway": ({**CLEARML, "route": {"enabled": True}}, "needs route.parentRefs"),
 }  # fmt: skip
+# In base64, of 32 bytes.
+KEY = "A" * 43 + "="
 ALONE: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown value": ({"replicaCount": 2}, "'replicaCount' not allowed"),
     "an unknown setting": ({"inference": {"settings": {"TIMEOUT": 1}}}, "'TIMEOUT' not allowed"),
@@ -129,9 +132,21 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
             ("triton", "TRITON_EXIT_SECONDS", "abc"),
         )
     },
+    **{
+        f"trusted keys: {keys}": ({"trustedKeys": keys}, "'/trustedKeys'")
+        for keys in (
+            "release:AAAA",
+            f"release={KEY}",
+            f"a:{KEY},b:{KEY}",
+            f"a:{KEY} b",
+            f"a b:{KEY}",
+            f"{'a' * 65}:{KEY}",
+        )
+    },
     "a text for a number": ({"inference": {"replicas": "two"}}, "got string, want integer"),
     "negative replicas": ({"triton": {"replicas": -1}}, "'/triton/replicas'"),
     "no size": ({"triton": {"store": {"size": "much"}}}, "'/triton/store/size'"),
+    "no size of inference": ({"inference": {"stateSize": "1 Gi"}}, "'/inference/stateSize'"),
     "no strategy": ({"triton": {"strategy": "BlueGreen"}}, "'/triton/strategy'"),
     "no image": ({"images": {"triton": "Triton Image"}}, "'/images/triton'"),
     "metrics outside": ({"publicPaths": ["/metrics"]}, "'/publicPaths/0'"),
@@ -169,6 +184,12 @@ def test_values_that_are_wrong_by_themselves(case: str) -> None:
     with pytest.raises(helm_python.HelmError) as refused:
         rendered(CLEARML, values)
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("keys", ["", f"a:{KEY}", f"a.b_c-1:{KEY} b:+/9z{KEY[4:]}", f" a:{KEY}\n"])
+def test_trusted_keys_are_taken_as_the_containers_read_them(keys: str) -> None:
+    assert rendered(CLEARML, {"trustedKeys": keys})
+    read_trusted_keys({TRUSTED_KEYS_VARIABLE: keys})
 
 
 @pytest.mark.parametrize(

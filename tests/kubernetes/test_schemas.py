@@ -21,7 +21,7 @@ VERSIONS = [f"1.{minor}" for minor in range(25, 38)]
 CUSTOM = {"ScaledObject", "PodMonitor", "PrometheusRule", "HTTPRoute"}
 EVERYTHING: dict[str, Any] = {
     "googleSecret": "google",
-    "trustedKeys": "release:AAAA",
+    "trustedKeys": f"release:{'A' * 43}=",
     "images": {"registry": "registry.example", "pullSecrets": ["pull"]},
     "inference": {
         "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},

@@ -77,7 +77,7 @@ def test_what_compose_gives_its_containers_a_pod_gets() -> None:
     every = {
         "credentials": {**storage, **azure},
         "googleSecret": "google",
-        "trustedKeys": "a:b",
+        "trustedKeys": f"release:{'A' * 43}=",
         "inference": {"settings": {row.name: row.default or "a:1" for row in rows}},
         "triton": {
             "store": {"sharedClaim": "models"},

@@ -25,10 +25,12 @@ from types import FrameType, MappingProxyType
 from typing import IO
 
 from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
+from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.contract.stop import (
     TRITON_EXIT_SECONDS,
     refuse_a_stop_that_does_not_fit,
 )
+from transformer_serving.engine.controller.files.room import STORE_BYTES_VARIABLE
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.image_pin import refuse_difference
 from transformer_serving.engine.orphans import end_orphans
@@ -54,6 +56,7 @@ FILTER_VARIABLE = "TRANSFORMER_SERVING_ENDPOINTS"
 KEEP_TASKS_VARIABLE = "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS"
 MODEL_CACHE_VARIABLE = "TRANSFORMER_SERVING_MODEL_CACHE"
 
+_MOST_BYTES = 1 << 53
 _log = logging.getLogger("engine.container")
 _STATE_FILE = "controller.json"
 _LOG_BYTES = 8 * 1024 * 1024
@@ -73,6 +76,8 @@ def main() -> None:
     )
     key = secrets.token_urlsafe(32)
     try:
+        # What is no key would have the controller refuse every bundle, one after the other.
+        read_trusted_keys(os.environ)
         triton, controller = commands(os.environ, STATE, key)
     except ValueError as error:
         sys.exit(f"error: {error}")
@@ -120,6 +125,9 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
     ]
     if cache := environment.get(MODEL_CACHE_VARIABLE):
         controller.append(f"--model-cache={cache}")
+    if environment.get(STORE_BYTES_VARIABLE):
+        limit = _number(environment, STORE_BYTES_VARIABLE, 0.0, below=_MOST_BYTES)
+        controller.append(f"--store-bytes={limit:.0f}")
     return triton, controller
 
 
@@ -283,7 +291,9 @@ def _forget_status(file: Path) -> None:
         _log.error("%s still says what the container before has shown: %s", file, error)
 
 
-def _number(environment: Mapping[str, str], name: str, default: float) -> float:
+def _number(
+    environment: Mapping[str, str], name: str, default: float, below: int = 86_400
+) -> float:
     text = environment.get(name)
     if not text:
         return default
@@ -291,8 +301,8 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 < number < 86_400:
-        raise ValueError(f"{name} must be a number above 0, less than 86400")
+    if not 0 < number < below:
+        raise ValueError(f"{name} must be a number above 0, less than {below}")
     return number
 
 

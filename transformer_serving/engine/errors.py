@@ -12,6 +12,14 @@ class StorageError(EngineError):
     """A file could not be had; the last good state serves on."""
 
 
+class NoRoom(StorageError):
+    """The volume that a file was to come to is full; `needed` are the file's bytes, 0: unknown."""
+
+    def __init__(self, message: str, needed: int) -> None:
+        super().__init__(message)
+        self.needed = needed
+
+
 class NotStored(StorageError):
     """The store answered that it has no such file."""
 

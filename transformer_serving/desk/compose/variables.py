@@ -181,6 +181,11 @@ TRITON = Section(
             "all; mount it there, for user 10001. Empty: each fetches its own.",
         ),
         Variable(
+            "TRANSFORMER_SERVING_STORE_BYTES",
+            "Bytes that a Triton's models and their downloads may take: a model that would not fit "
+            "is not fetched. Empty: what the disk has.",
+        ),
+        Variable(
             "TRANSFORMER_SERVING_ENDPOINTS",
             "Pattern of the endpoints that this Triton takes, as in a shell.",
             "*",

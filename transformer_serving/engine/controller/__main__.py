@@ -65,6 +65,7 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     from transformer_serving.engine.controller.control_plane.late import LateControlPlane
     from transformer_serving.engine.controller.figures import TritonFigures
     from transformer_serving.engine.controller.files.repository import Repository
+    from transformer_serving.engine.controller.files.room import Room
     from transformer_serving.engine.controller.metrics import MetricsPage
     from transformer_serving.engine.controller.metrics_server import keys_of, serve_metrics
     from transformer_serving.engine.controller.proving.proofs import Proofs
@@ -83,6 +84,7 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
         options.keep_tasks_seconds,
         options.model_cache,
         options.state.with_name(_DOWNLOADS),
+        Room(options.state.parent, options.store_bytes),
     )
     triton = Triton(
         options.triton_grpc,
@@ -164,6 +166,13 @@ def _parser() -> argparse.ArgumentParser:
         "--model-cache",
         type=Path,
         help="folder that several Tritons share, where each model is fetched once for all",
+    )
+    parser.add_argument(
+        "--store-bytes",
+        default=0,
+        type=int,
+        help="bytes that models and their downloads may take beside the state, where its file "
+        "system knows no such limit (default 0: none)",
     )
     parser.add_argument(
         "--filter",

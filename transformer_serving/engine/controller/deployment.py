@@ -191,8 +191,9 @@ class Deployment:
                 known = None
         if known is not None and known.content == served.content:
             return known.token
-        with self.control_plane.model(served) as source:
-            token = self.repository.stage(served.model, source, served.framework)
+        with self.control_plane.model(served) as copy:
+            framework, ours = served.framework, copy.ours
+            token = self.repository.stage(served.model, copy.path, framework, ours=ours)
         if known is not None and self.repository.alike(served.model, token, known.token):
             self.repository.discard(served.model, token)
             return known.token

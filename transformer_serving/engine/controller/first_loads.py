@@ -1,10 +1,11 @@
 """`first_loads STATE`: ends with 0 once every endpoint's model has been loaded or refused, else 1.
 
 A pod's startup probe: Triton itself is ready with no model at all, and a rollout that counted on
-that would end the pod that serves. An endpoint that cannot be loaded holds nothing up: it would
-not be loaded in the pod before either. One whose model could not be fetched for now, or that lost
-its Triton, is waited for: the pod before may have it. Not for ever where another one is loaded;
-where none is, the pod has nothing that would make up for the one before.
+that would end the pod that serves. An endpoint that cannot be loaded holds nothing up beside one
+that is loaded: it would not be loaded in the pod before either. One whose model could not be
+fetched for now, or that lost its Triton, is waited for, and not for ever: the pod before may have
+it. Where endpoints are and none is loaded, the pod has nothing that would make up for the one
+before, whatever the reason: it may be the pod's own, such as other keys that are trusted.
 """
 
 from __future__ import annotations
@@ -51,18 +52,23 @@ def awaited(state: Mapping[str, Any]) -> str | None:
         return TRITON_AWAY
     if controller["last_sync"] is None and not rows:
         return "no endpoints have been read yet"
-    patient = not any(row["ready"] for row in rows)
-    waiting = [row["endpoint"] for row in rows if not row["ready"] and _passes(row, patient)]
-    return f"not loaded yet: {', '.join(waiting)}" if waiting else None
+    bare = not any(row["ready"] for row in rows)
+    waiting = [row for row in rows if not row["ready"] and _is_awaited(row, bare)]
+    if not waiting:
+        return None
+    failed = (f" ({row['endpoint']}: {row['reason']})" for row in waiting if row["failure"])
+    return f"not loaded yet: {', '.join(row['endpoint'] for row in waiting)}{next(failed, '')}"
 
 
-def _passes(row: Mapping[str, Any], patient: bool) -> bool:
-    """Whether it may come by itself, after however many tries for who is `patient`; what an older
-    controller wrote has no kind."""
+def _is_awaited(row: Mapping[str, Any], bare: bool) -> bool:
+    """Whether it is on its way, or failed too seldom to be given up; `bare`: nothing is loaded.
+
+    What is no endpoint and only told of has no failure.
+    """
     if row["reason"] in _UNDER_WAY:
         return True
-    most = _TRIED.get(row.get("failure") or "", 0)
-    return most > 0 and (patient or int(row.get("tries", 1)) < most)
+    failure = row["failure"]
+    return failure is not None and (bare or row["tries"] < _TRIED.get(failure, 0))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ from transformer_serving.engine.controller.control_plane.lost_adds import LostAd
 from transformer_serving.engine.controller.control_plane.served import Problem, Served
 from transformer_serving.engine.controller.control_plane.verification import Refused
 from transformer_serving.engine.controller.figures import read_figures
+from transformer_serving.engine.controller.files.local_copy import LocalCopy
 from transformer_serving.engine.controller.files.model_cache import ModelCache
+from transformer_serving.engine.controller.files.room import Room
 from transformer_serving.engine.controller.files.storage import (
     clear_copies,
     fresh_copy,
@@ -92,6 +94,7 @@ class ClearmlControlPlane:
         keep_tasks_s: float = 0.0,
         model_cache: Path | None = None,
         downloads: Path | None = None,
+        room: Room | None = None,
     ) -> None:
         self._serving_id = serving_id
         self._name = name
@@ -105,7 +108,7 @@ class ClearmlControlPlane:
         self._lost_adds = LostAdds()
         self._problems: list[Problem] = []
         self._gone_tasks = GoneTasks(keep_tasks_s)
-        self._cache = ModelCache(model_cache, downloads)
+        self._cache = ModelCache(model_cache, downloads, room)
         clear_copies()
 
     def endpoints(self) -> Sequence[Served]:
@@ -152,15 +155,15 @@ class ClearmlControlPlane:
         ]
 
     @contextlib.contextmanager
-    def model(self, served: Served) -> Iterator[Path]:
+    def model(self, served: Served) -> Iterator[LocalCopy]:
         known = self._models.get(served.model_id)
         if known is None or not known.uri:
             raise Refused(
                 f"model '{served.model_id}' of the endpoint is not registered; add the endpoint "
                 "with --model-id of an uploaded model"
             )
-        with self._cache.model(served.content, partial(model_copy, known.uri)) as path:
-            yield path
+        with self._cache.model(served.content, partial(model_copy, known.uri)) as copy:
+            yield copy
 
     def preprocess(self, served: Served) -> bytes | None:
         if served.preprocess is None:
@@ -174,8 +177,8 @@ class ClearmlControlPlane:
         # A folder is uploaded as an archive; ours is always one file.
         if artifact.type == "archive":
             return None
-        with fresh_copy(artifact.url, "preprocess") as path:
-            return path.read_bytes()
+        with fresh_copy(artifact.url, "preprocess") as copy:
+            return copy.path.read_bytes()
 
     def report(self, text: str) -> None:
         processor = self._connected()

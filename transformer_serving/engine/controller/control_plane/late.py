@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Problem, Served
+from transformer_serving.engine.controller.files.local_copy import LocalCopy
+from transformer_serving.engine.controller.files.room import Room
 
 
 class LateControlPlane:
@@ -28,8 +30,9 @@ class LateControlPlane:
         keep_tasks_s: float = 0.0,
         model_cache: Path | None = None,
         downloads: Path | None = None,
+        room: Room | None = None,
     ) -> None:
-        self._order = (serving_id, name, keep_tasks_s, model_cache, downloads)
+        self._order = (serving_id, name, keep_tasks_s, model_cache, downloads, room)
         self._importing = threading.Lock()
 
     def endpoints(self) -> Sequence[Served]:
@@ -38,7 +41,7 @@ class LateControlPlane:
     def problems(self) -> Sequence[Problem]:
         return self._plane().problems()
 
-    def model(self, served: Served) -> AbstractContextManager[Path]:
+    def model(self, served: Served) -> AbstractContextManager[LocalCopy]:
         return self._plane().model(served)
 
     def preprocess(self, served: Served) -> bytes | None:

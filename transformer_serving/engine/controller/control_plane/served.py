@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
+from transformer_serving.engine.controller.files.local_copy import LocalCopy
 from transformer_serving.engine.endpoint_config import EndpointFields
 
 
@@ -53,8 +53,8 @@ class ControlPlane(Protocol):
         """What the last `endpoints` found that is no endpoint, but should be known."""
         ...
 
-    def model(self, served: Served) -> AbstractContextManager[Path]:
-        """A fresh copy of the model's file or folder; not to be changed, gone afterwards."""
+    def model(self, served: Served) -> AbstractContextManager[LocalCopy]:
+        """A fresh copy of the model's file or folder; gone afterwards."""
         ...
 
     def preprocess(self, served: Served) -> bytes | None:

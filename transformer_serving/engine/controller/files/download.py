@@ -26,7 +26,7 @@ import requests
 
 from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.replacement import replace_file
-from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.errors import EngineError, StorageError
 
 Get = Callable[[Mapping[str, str]], requests.Response]
 
@@ -50,6 +50,14 @@ class DownloadFailed(EngineError):
     """The file did not come; the message says how far it got."""
 
 
+class DiskFull(DownloadFailed):
+    """What came is given up; `needed` are the file's bytes, 0: not known."""
+
+    def __init__(self, folder: Path, needed: int) -> None:
+        super().__init__(f"the disk of {folder} has no room for it")
+        self.needed = needed
+
+
 class NotThere(DownloadFailed):
     """The server answered that it has no such file."""
 
@@ -71,19 +79,38 @@ class _About:
 
 
 class Download:
-    """Of one file into `folder`, which is its own; `url` gives it its name. One at a time."""
+    """Of one file into `folder`, which is its own; `url` gives it its name. One at a time.
 
-    def __init__(self, url: str, folder: Path) -> None:
+    `fits` hears of its bytes where they are known, and raises StorageError where they are too many.
+    """
+
+    def __init__(self, url: str, folder: Path, fits: Callable[[int], None] | None = None) -> None:
         self._folder = folder
+        self._fits = fits
         self._part, self._state = folder / _PART, folder / _ABOUT
         self.path = folder / "whole" / _name(url)
+        self._size = 0
 
     def fetch(self, get: Get) -> Path:
-        """The file, whole. Raises DownloadFailed, which leaves what came to the next call.
+        """The file, whole. Raises DownloadFailed, which leaves what came to the next call, and what
+        `fits` raises.
 
         `get` asks for the file with some headers, without reading the body; what it raises of
         requests is an attempt that failed.
         """
+        try:
+            return self._whole(get)
+        except StorageError:
+            self.discard()
+            raise
+        except OSError as error:
+            if not is_full_disk(error):
+                raise
+            # What came would keep the disk full, and there is no room for the rest.
+            self.discard()
+            raise DiskFull(self._folder.parent, self._size) from None
+
+    def _whole(self, get: Get) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
         failed = 0
         while True:
@@ -94,12 +121,6 @@ class Download:
                 reason = "the connection ended early"
             except requests.RequestException as error:
                 reason = type(error).__name__
-            except OSError as error:
-                if not is_full_disk(error):
-                    raise
-                # What came would keep the disk full, and there is no room for the rest.
-                self.discard()
-                raise DownloadFailed("the disk here has no room for it") from None
             failed = 0 if self._come() > before else failed + 1
             if failed == _TRIES:
                 raise DownloadFailed(
@@ -119,6 +140,7 @@ class Download:
     def _go_on(self, get: Get) -> bool:
         """One answer's bytes behind those that are there; whether the file is whole then."""
         about = _About.read(self._state)
+        self._is_of(about)
         come = self._come() if about is not None and about.tag else 0
         if about is not None and 0 < come == about.size:
             return True
@@ -142,12 +164,18 @@ class Download:
 
     def _begin(self, answer: requests.Response) -> _About | None:
         """The bytes before are of another file, or of none."""
+        about = _about(answer)
+        self._is_of(about)
         self._state.unlink(missing_ok=True)
         self._part.write_bytes(b"")
-        about = _about(answer)
         if about is not None:
             replace_file(self._state, json.dumps(asdict(about)).encode())
         return about
+
+    def _is_of(self, about: _About | None) -> None:
+        self._size = 0 if about is None else about.size
+        if self._size and self._fits is not None:
+            self._fits(self._size)
 
     def _refused(self, answer: requests.Response) -> bool:
         if answer.status_code in (206, 416):
@@ -179,9 +207,11 @@ def clear_unfinished(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def downloaded(url: str, folder: Path, get: Get) -> Iterator[Path]:
-    """The file for as long as the block runs. Raises DownloadFailed."""
-    download = Download(url, folder)
+def downloaded(
+    url: str, folder: Path, get: Get, fits: Callable[[int], None] | None = None
+) -> Iterator[Path]:
+    """The file for as long as the block runs. Raises DownloadFailed, and what `fits` raises."""
+    download = Download(url, folder, fits)
     path = download.fetch(get)
     try:
         yield path

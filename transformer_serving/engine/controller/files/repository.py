@@ -10,6 +10,7 @@ the link names a folder beside the version's, `<token>.filled`, which has the ar
 
 from __future__ import annotations
 
+import errno
 import filecmp
 import os
 import shutil
@@ -40,17 +41,17 @@ class Repository:
         # Copies that no record names yet.
         self._staged: set[str] = set()
 
-    def stage(self, model: str, source: Path, framework: str) -> str:
+    def stage(self, model: str, source: Path, framework: str, *, ours: bool = False) -> str:
         """Copy a model file or folder; the token of the copy, which is on disk when this returns.
 
-        It stays until it is released or discarded. The source is never moved: with a file://
-        address it is the user's own file.
+        It stays until it is released or discarded. Only what is `ours` may be moved, which takes no
+        second room: with a file:// address the source is the user's own file.
         """
         token = uuid.uuid4().hex
         part = self._store / model / f"{token}{_PART}"
         self._staged.add(token)
         try:
-            self._copy(source, part, framework)
+            self._lay(source, part, framework, ours=ours)
             part.rename(self.files(model, token))
             sync(part.parent)
         except BaseException:
@@ -59,18 +60,23 @@ class Repository:
             raise
         return token
 
-    def _copy(self, source: Path, part: Path, framework: str) -> None:
+    def _lay(self, source: Path, part: Path, framework: str, *, ours: bool) -> None:
         part.mkdir(parents=True)
         if source.is_dir():
-            shutil.copytree(
-                source,
-                part,
-                ignore=lambda folder, _: [BUNDLE_FOLDER] if Path(folder) == source else [],
-                dirs_exist_ok=True,
-                copy_function=shutil.copyfile,
-            )
+            if ours and _moved(source, part):
+                shutil.rmtree(part / BUNDLE_FOLDER, ignore_errors=True)
+            else:
+                shutil.copytree(
+                    source,
+                    part,
+                    ignore=lambda folder, _: [BUNDLE_FOLDER] if Path(folder) == source else [],
+                    dirs_exist_ok=True,
+                    copy_function=shutil.copyfile,
+                )
         elif source.is_file():
-            shutil.copyfile(source, part / _file_name(source, framework))
+            place = part / _file_name(source, framework)
+            if not (ours and _moved(source, place)):
+                shutil.copyfile(source, place)
         else:
             raise EngineError(f"the model's local copy '{source.name}' is not there; upload again")
         _sync_tree(part)
@@ -183,6 +189,19 @@ class Repository:
         if path.is_file() and path.read_text("utf-8") == text:
             return
         replace_file(path, text, aside=self._store, durable=True)
+
+
+def _moved(source: Path, place: Path) -> bool:
+    """Whether it could be: on one volume, and without links, of which a copy has the files."""
+    if any(path.is_symlink() for path in (source, *source.rglob("*"))):
+        return False
+    try:
+        source.rename(place)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
 
 
 def _file_name(source: Path, framework: str) -> str:

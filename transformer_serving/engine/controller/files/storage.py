@@ -13,8 +13,11 @@ import os
 import re
 import shutil
 import uuid
+import zipfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import requests
 from clearml.storage import StorageManager
@@ -22,39 +25,80 @@ from clearml.storage.cache import CacheManager
 from clearml.storage.helper import StorageHelper, _HttpDriver
 
 from transformer_serving.engine.controller.files.download import (
+    DiskFull,
     DownloadFailed,
     Get,
     NotThere,
     downloaded,
 )
-from transformer_serving.engine.errors import NotStored, StorageError
+from transformer_serving.engine.controller.files.local_copy import LocalCopy
+from transformer_serving.engine.controller.files.room import Share
+from transformer_serving.engine.errors import NoRoom, NotStored, StorageError
 
 # To connect, and between two bytes.
 _TIMEOUT_S = (30, 30)
+# What the SDK unpacks.
+_ARCHIVES = (".zip", ".tgz", ".tar.gz")
 # The SDK's cache may be a user's, with other things in it.
 _CONTEXT = re.compile("engine-[0-9a-f]{32}")
 
 
 @contextlib.contextmanager
-def model_copy(uri: str, unfinished: Path | None) -> Iterator[Path]:
-    """The model's file, or the folder that an archive holds. Raises StorageError.
+def model_copy(uri: str, unfinished: Path | None, share: Share) -> Iterator[LocalCopy]:
+    """The model's file, or the folder that an archive holds. Raises StorageError, and of it NoRoom
+    where the volume of `unfinished` is full.
 
-    `unfinished`: the folder for what has come so far, where one is.
+    `unfinished`: the folder for what has come so far, where one is; `share` of the state's room.
     """
     get = None if unfinished is None else web_get(uri)
     if get is None or unfinished is None:
-        with fresh_copy(uri, "model") as path:
-            yield path
+        if share.room.is_limited:
+            _take(share, uri, _stored_bytes(uri))
+        with fresh_copy(uri, "model") as copy:
+            yield copy
         return
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(downloaded(uri, unfinished, get))
+            fits = partial(_take, share, uri)
+            file = stack.enter_context(downloaded(uri, unfinished, get, fits))
+        except DiskFull as failure:
+            raise NoRoom(_failed(uri, "model", f": {failure}"), failure.needed) from None
         except DownloadFailed as failure:
             gone = isinstance(failure, NotThere) or bool(_hint(uri))
             error = NotStored if gone else StorageError
             raise error(_failed(uri, "model", f": {failure}")) from None
+        if share.room.is_limited and _is_archive(file):
+            size = file.stat().st_size
+            share.take(size, max(size, _unpacked_bytes(file)))
         # The SDK unpacks a local file as it does its own copy.
-        yield stack.enter_context(fresh_copy(str(file), "model"))
+        copy = stack.enter_context(fresh_copy(str(file), "model"))
+        if copy.path.is_dir():
+            file.unlink()
+        yield LocalCopy(copy.path, ours=True)
+
+
+def _take(share: Share, uri: str, size: int) -> None:
+    """Of an archive of `size` bytes at least as many are unpacked beside it."""
+    share.take(size if _is_archive(Path(urlsplit(uri).path)) else 0, size)
+
+
+def _is_archive(path: Path) -> bool:
+    return path.name.lower().endswith(_ARCHIVES)
+
+
+def _unpacked_bytes(file: Path) -> int:
+    """0 where it does not say: a tar file, or one that is damaged."""
+    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
+        return sum(entry.file_size for entry in archive.infolist())
+    return 0
+
+
+def _stored_bytes(uri: str) -> int:
+    """0 where its store does not say."""
+    # The drivers of the stores raise what their own libraries do.
+    with contextlib.suppress(Exception):
+        return int(StorageManager.get_file_size_bytes(uri, silence_errors=True) or 0)
+    return 0
 
 
 def web_get(uri: str) -> Get | None:
@@ -80,7 +124,7 @@ def web_get(uri: str) -> Get | None:
 
 
 @contextlib.contextmanager
-def fresh_copy(uri: str, name: str) -> Iterator[Path]:
+def fresh_copy(uri: str, name: str) -> Iterator[LocalCopy]:
     """A download that no earlier one can be taken for: two uploads of one file name share an
     address, and the SDK's cache would give the first one's bytes for the second."""
     context = f"engine-{uuid.uuid4().hex}"
@@ -95,12 +139,27 @@ def fresh_copy(uri: str, name: str) -> Iterator[Path]:
         if local is None or not Path(local).exists():
             error = NotStored if _hint(uri) else StorageError
             raise error(_failed(uri, name))
-        yield Path(local)
+        yield _copy(Path(local), folder, name)
     finally:
         # Only the cache: a file:// address gives the user's own file.
         shutil.rmtree(folder, ignore_errors=True)
         if held is not None:
             os.close(held)
+
+
+def _copy(local: Path, folder: Path, name: str) -> LocalCopy:
+    """What the SDK gave, without the archive that it was in: both would take as much again."""
+    if _is_archive(local) and local.is_file():
+        # It goes on after a fault with what it could not unpack.
+        raise StorageError(
+            f"the {name} '{local.name}' could not be unpacked: it is damaged, and to be uploaded "
+            f"again, or {folder.parent} has no room for it"
+        )
+    ours = folder in local.parents
+    for archive in folder.iterdir() if ours and local.is_dir() else ():
+        if archive.is_file():
+            archive.unlink()
+    return LocalCopy(local, ours)
 
 
 def clear_copies() -> None:
