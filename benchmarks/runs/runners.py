@@ -104,7 +104,7 @@ class Runner:
         found = self._closed(
             peer, load,
             lambda body: ab(
-                self.url(peer), body, requests=requests, clients=load.clients, kept=load.kept,
+                self.url(peer), body, requests=requests, clients=load.clients,
                 scratch=self.scratch, content_type=peer.content_type,
             ),
         )  # fmt: skip

@@ -1,6 +1,6 @@
 """wrk: clients that keep their connections.
 
-ab asks with HTTP/1.0, whose connections uvicorn closes whatever is asked for, so that its -k keeps
+ab asks with HTTP/1.0, whose connections uvicorn closes whatever is asked for: its -k would keep
 those of some servers only.
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.runs import ab
-from benchmarks.runs.loads import SEED
+from benchmarks.runs.loads import LOADS, SEED, Load
 from benchmarks.runs.runners import Plan, Runner
 from benchmarks.servers.peers import TORCH, Peer
 from benchmarks.servers.table import Running
@@ -31,8 +31,10 @@ class Warming:
     def __init__(self) -> None:
         self.asked = 0
         self.takes_s = 0.0
+        self.headers: list[dict[bytes, bytes]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.headers.append(dict(scope["headers"]))
         while (await receive()).get("more_body"):
             pass
         self.asked += 1
@@ -69,6 +71,18 @@ def test_a_round_is_as_long_as_the_one_before_was_fast(app: Warming, runner: Run
     slower = runner.measure(PEER, LOAD)
     again = runner.measure(PEER, LOAD)
     assert again["requests"] == max(int(slower["rate"] * PLAN.seconds), ab.LEAST)
+
+
+@pytest.mark.skipif(not ab.available(), reason="ab is not installed")
+@pytest.mark.parametrize(
+    "load", [one for one in LOADS.values() if one.tool == "ab"], ids=lambda load: load.name
+)
+def test_ab_asks_everybody_on_new_connections(load: Load, app: Warming, runner: Runner) -> None:
+    """It speaks HTTP/1.0: what it asked to keep, some servers would and others would not."""
+    app.asked, runner.rates[PEER.name, load.name] = CLIENTS, 1.0
+    runner.measure(PEER, replace(load, clients=1, most=1))
+    assert len(app.headers) == ab.LEAST
+    assert not any(b"connection" in one for one in app.headers)
 
 
 def test_our_own_generators_time_is_the_senders(runner: Runner) -> None:

@@ -85,9 +85,7 @@ def chosen_loads(encoder: Encoder) -> list[Load]:
     return [
         one
         if one.tool == "open"
-        else replace(
-            one, tool="own", kept=True, title=f"{one.title.partition(' (')[0]} (own generator)"
-        )
+        else replace(one, tool="own", title=f"{one.title.partition(' (')[0]} (own generator)")
         for one in found
     ]
 
