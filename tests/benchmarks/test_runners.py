@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.runs import ab
+from benchmarks.runs import ab, wrk
 from benchmarks.runs.loads import LOADS, SEED, Load
 from benchmarks.runs.runners import Plan, Runner
 from benchmarks.servers.peers import TORCH, Peer
@@ -83,6 +83,15 @@ def test_ab_asks_everybody_on_new_connections(load: Load, app: Warming, runner: 
     runner.measure(PEER, replace(load, clients=1, most=1))
     assert len(app.headers) == ab.LEAST
     assert not any(b"connection" in one for one in app.headers)
+
+
+@pytest.mark.skipif(not wrk.available(), reason="wrk is not installed")
+def test_of_wrk_nothing_is_counted_that_it_did_not_send(app: Warming, runner: Runner) -> None:
+    """The first answer takes half of the time: all of them together take no more than all of it."""
+    app.asked, runner.rates[KEY] = CLIENTS - 1, 1.0
+    found = runner.measure(PEER, replace(LOAD, tool="wrk", clients=1))
+    assert found["requests"] > 1
+    assert found["mean"] <= 1e3 / found["rate"]
 
 
 def test_our_own_generators_time_is_the_senders(runner: Runner) -> None:
