@@ -181,11 +181,11 @@ def all_stored(folder: Path) -> list[Found]:
 
 
 def still_holds(found: Found | None) -> bool:
-    """Whether a stored step is of this commit, GPU and processor, and ended well."""
-    if found is None or found["state"] != DONE:
+    """Whether a stored step is of this very code, on this GPU and processor, and ended well."""
+    if found is None or found["state"] != DONE or not machine.is_exact(found["commit"]):
         return False
     now = provenance()
-    same = all(found[key] == now[key] for key in ("commit", "gpu"))
+    same = all(found[key] == now[key] for key in ("commit", "gpu", "versions"))
     return same and found["machine"]["cpu"] == now["machine"]["cpu"]
 
 
