@@ -11,7 +11,6 @@ from typing import Any
 from benchmarks.runs.loads import Load
 from benchmarks.runs.rounds import Outcome
 from benchmarks.runs.runners import Measurement, Plan
-from benchmarks.servers import machine
 from benchmarks.servers.models import ENGINE_TITLES, Models
 from benchmarks.servers.peers import ENGINE_NAMES, NONE, NULL, Peer
 from transformer_serving.contract.replacement import replace_file
@@ -195,15 +194,12 @@ def make(
     kind: str, outcome: Outcome, *, peers: Sequence[Peer], loads: Iterable[Load], plan: Plan,
     models: Models, memory: Mapping[str, float], triton: str, around: Mapping[str, Any],
 ) -> Results:  # fmt: skip
-    """The run as it is stored. `around` is machine() as it was before the run."""
+    """The run as it is stored. `around` is machine.provenance() as it was before the run."""
     return Results(
         {
             "schema": SCHEMA,
             "kind": kind,
-            "date": machine.today(),
-            "commit": machine.commit(),
-            "machine": dict(around),
-            "versions": machine.versions(),
+            **around,
             "triton": triton,
             "plan": asdict(plan),
             "loads": {load.name: load.title for load in loads},

@@ -22,6 +22,16 @@ _PACKAGES = (
 )  # fmt: skip
 
 
+def provenance() -> dict[str, Any]:
+    """What a stored figure depends on, at this moment: to be asked before it is measured."""
+    return {
+        "date": today(),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+    }
+
+
 def machine() -> dict[str, Any]:
     """The machine as a report names it."""
     return {

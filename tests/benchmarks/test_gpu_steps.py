@@ -125,6 +125,16 @@ def test_a_step_of_code_without_a_commit_of_its_own_never_holds(
     assert not steps.still_holds(found)
 
 
+def test_a_step_is_of_the_code_that_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(report: Any) -> None:
+        monkeypatch.setattr(machine, "commit", lambda: "later")
+
+    monkeypatch.setattr(machine, "commit", lambda: "at first")
+    assert run_step(step(run), tmp_path, quiet)["commit"] == "at first"
+
+
 def test_steps_have_names_of_their_own_and_known_needs() -> None:
     names = [one.name for one in steps.STEPS]
     assert len(set(names)) == len(names)
