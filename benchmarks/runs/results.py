@@ -23,7 +23,9 @@ SCHEMA = 1
 # A measurement in which a larger share of the requests failed says nothing of what an answer takes:
 # the tools' times are of refusals too, which come at once, and so is processor time a request.
 MOST_FAILED = 0.01
-_TIMES = ("mean", "p50", "p90", "p99")
+# Of the mixed load, single latencies by class: a round is stored without them.
+_SINGLE = ("idle_ms", "loaded_ms")
+_TIMES = ("mean", "p50", "p90", "p99", *_SINGLE)
 # Characters of JSON that stand on one line.
 _ROW = 400
 
@@ -147,7 +149,13 @@ class Results:
         return found
 
     def provenance(self) -> str:
-        """One sentence: machine, versions, date, commit."""
+        """One sentence: machine, versions, date, commit, rounds."""
+        plan = self.values["plan"]
+        rounds = f"medians of {plan['rounds']} rounds of {plan['seconds']:g} s"
+        return f"{self.surroundings()}; {rounds}."
+
+    def surroundings(self) -> str:
+        """Machine, versions, date and commit, to be gone on with."""
         machine_, versions = self.values["machine"], self.values["versions"]
         features = ", ".join(machine_["features"]) or "none of AVX2, AVX-512, AMX"
         named = ", ".join(
@@ -162,13 +170,11 @@ class Results:
             )
             if name in versions
         )
-        plan = self.values["plan"]
         return (
             f"{self.values['date']}, commit {self.values['commit']}; {machine_['cpu']}, "
             f"{machine_['cores']} cores, {machine_['memory_gib']:.0f} GiB ({features}); Python "
             f"{versions['python']}, tritonserver {self.values['triton']}, {named}; load "
-            f"{machine_['load_before']} before; medians of {plan['rounds']} rounds of "
-            f"{plan['seconds']:g} s."
+            f"{machine_['load_before']} before"
         )
 
 
@@ -211,7 +217,7 @@ def make(
             "classes": {
                 peer: classes
                 for (peer, load), rounds in outcome.figures.items()
-                if (classes := _classes(rounds))
+                if (classes := _classes([times_of_answers(found) for found in rounds]))
             },
             "memory_mib": dict(memory),
             "failed": dict(outcome.failed),
@@ -245,7 +251,7 @@ def _short(found: Measurement | None) -> Measurement | None:
     """A round without its single latencies."""
     if found is None:
         return None
-    kept = {name: value for name, value in found.items() if name not in ("idle_ms", "loaded_ms")}
+    kept = {name: value for name, value in found.items() if name not in _SINGLE}
     return {
         name: round(value, 4) if isinstance(value, float) else value for name, value in kept.items()
     }

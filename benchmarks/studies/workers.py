@@ -62,7 +62,7 @@ class Workers:
 
 
 def measured(server: Running, seconds: float) -> dict[str, float]:
-    """Requests a second, and the shares that the server had of all cores and this process of one."""
+    """Requests a second, and what the server had of all cores and this process of one, 0 to 1."""
     before = cpu_s(server.processes())
     address = Address.of(f"{server.base}/serve/{OURS}")
     run = generator.run(

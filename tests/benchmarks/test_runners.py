@@ -99,6 +99,15 @@ def test_our_own_generators_time_is_the_senders(runner: Runner) -> None:
     assert found["load_us"] > 0
 
 
+@pytest.mark.parametrize("tool", ["open", "paced"])
+def test_of_an_open_loop_is_stored_how_late_its_requests_left(
+    tool: str, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runner, "mixed", lambda self: [self._payload(PEER, LOAD)])
+    found = runner.measure(PEER, replace(LOAD, tool=tool, pace=20.0))
+    assert found["late_ms"] >= 0
+
+
 class Asked:
     """A raw engine that took no time, and what it was asked."""
 
