@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from benchmarks import study_commands
-from benchmarks.command_parts import HERE, PLOTS, finish, kept, out_option, plan, report
-from benchmarks.runs.results import Results
+from benchmarks.command_parts import PLOTS, destination, finish, kept, out_option, plan, report
+from benchmarks.runs.results import RESULTS, Results
 from benchmarks.servers import choice
 from benchmarks.servers.process import Unusable
 from transformer_serving.desk.failure import Failure
@@ -34,7 +34,9 @@ _seconds = click.option(
     help="Length of one measurement.",
 )  # fmt: skip
 _tables = click.option(
-    "--tables/--no-tables", default=True, help="Also write the tables of README and docs."
+    "--tables/--no-tables",
+    default=True,
+    help="Also write the tables of README and docs, of a whole run.",
 )
 
 
@@ -65,6 +67,7 @@ def bench(
     from benchmarks.runs import loads, session
     from benchmarks.servers import peers
 
+    out, tables = destination(out, tables, part=bool(only or named))
     found = session.bench(
         plan(rounds, seconds), report, peers.chosen(only), loads.chosen(named), keep=kept(out)
     )
@@ -122,6 +125,7 @@ def budgets(
     from benchmarks.servers.peers import PEERS
     from benchmarks.studies.parts import measured
 
+    out, tables = destination(out, tables, part=not clone)
     peers = [PEERS[name] for name in ("gateway", "null-gateway")]
     found = session.bench(
         plan(rounds, seconds), report, peers, (), kind="budgets",
@@ -148,6 +152,7 @@ def overload(out: Path, seconds: float, engines: tuple[int, ...], real: bool, ta
     from benchmarks.runs import session
     from benchmarks.studies import overload as part
 
+    out, tables = destination(out, tables, part=bool(engines) or not real)
     measured = part.Overload(seconds, engines or part.SLEEPING, real)
     found = session.bench(
         plan(1, 1.0), report, (), (), kind=documents.OVERLOAD,
@@ -189,7 +194,7 @@ def generation(
 
 @main.command("check-gpu")
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=HERE / "results" / GPU, show_default=False,
+    "--out", type=click.Path(path_type=Path), default=RESULTS / GPU, show_default=False,
     help="Folder of the steps' JSON.  [default: benchmarks/results/gpu]",
 )  # fmt: skip
 @click.option("--step", "names", multiple=True, metavar="STEP", help="Only this; may be repeated.")

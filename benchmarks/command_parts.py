@@ -7,17 +7,17 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks.runs.results import Results
+from benchmarks.runs.results import RESULTS, Results
 from benchmarks.runs.runners import Plan
 from benchmarks.runs.session import Keep
+from benchmarks.servers.site import BUILD
 
-HERE = Path(__file__).parent
 PLOTS = "plots"
 _console = Console(stderr=True)
 
 out_option = click.option(
-    "--out", type=click.Path(path_type=Path), default=HERE / "results", show_default=False,
-    help="Folder for JSON and plots.  [default: benchmarks/results]",
+    "--out", type=click.Path(path_type=Path), default=RESULTS, show_default=False,
+    help="Folder for JSON and plots.  [default: benchmarks/results, of a part build/bench]",
 )  # fmt: skip
 
 
@@ -27,6 +27,17 @@ def report(line: str) -> None:
 
 def plan(rounds: int, seconds: float) -> Plan:
     return Plan(seconds=seconds, rounds=rounds, warm_up_s=min(1.0, seconds))
+
+
+def destination(out: Path, tables: bool, *, part: bool) -> tuple[Path, bool]:
+    """Where a run goes, and whether documents are made from it.
+
+    A part of what a command measures takes no stored run's place, and no document is of it: the
+    rows that it left out would be missing there.
+    """
+    if not part:
+        return out, tables
+    return BUILD if out.resolve() == RESULTS.resolve() else out, False
 
 
 def kept(out: Path) -> Keep:

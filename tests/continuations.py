@@ -10,10 +10,10 @@ from pathlib import Path
 
 from tests.language_models import FAMILIES, save_language_model
 from transformer_serving.desk.builders.language_model import (
-    PRECISIONS,
     build_language_model,
     open_language_model_engine,
 )
+from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.export.language_model import export_language_model
 from transformer_serving.desk.parity.continuations import (
     ContinuationReport,
@@ -22,6 +22,8 @@ from transformer_serving.desk.parity.continuations import (
     prepare_continuations,
 )
 from transformer_serving.desk.source.language_model import open_language_model
+
+PRECISIONS = ENGINES["openvino"].precisions
 
 
 def reports(family: str, folder: Path) -> list[ContinuationReport]:

@@ -14,13 +14,13 @@ from transformers import FalconConfig
 
 from preprocess.generation.detokenizer import Detokenizer
 from preprocess.generation.request import TextTask, read_wanted
-from tests.continuations import reports
+from tests.continuations import PRECISIONS, reports
 from tests.language_models import FAMILIES, POSITIONS, WINDOW, save_language_model
 from transformer_serving.contract.generation import Options
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.desk import language_model
 from transformer_serving.desk.builders.files import EngineFiles
-from transformer_serving.desk.builders.language_model import PRECISIONS, open_language_model_engine
+from transformer_serving.desk.builders.language_model import open_language_model_engine
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.bundle.writer import renew_bundle

@@ -13,6 +13,8 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertModel,
+    LongformerConfig,
+    LongformerForSequenceClassification,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForSequenceClassification,
@@ -101,6 +103,24 @@ def save_encoder(folder: Path) -> Path:
     torch.manual_seed(7)
     BertModel(bert_config()).save_pretrained(str(folder))
     save_tokenizer(folder)
+    return folder
+
+
+def save_longformer(folder: Path) -> Path:
+    """One that cannot be exported: its windows need a length that is a multiple of theirs when the
+    graph is made."""
+    config = LongformerConfig(
+        vocab_size=120,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=POSITIONS,
+        attention_window=8,
+        pad_token_id=0,
+    )
+    LongformerForSequenceClassification(config).save_pretrained(str(folder))
+    save_tokenizer(folder, token_types=False)
     return folder
 
 

@@ -186,5 +186,6 @@ def _workers(found: Found | None) -> str:
         [count, f"{row['per_s']:.0f}", f"{row['server']:.2f}", f"{row['generator']:.2f}"]
         for count, row in found["rows"].items()
     ]
-    head = ["workers", "texts/s", "server, of all cores", "generator, of all cores"]
-    return f"Gateway workers before one engine, {found['cores']} cores:\n\n" + table(head, rows)
+    head = ["workers", "texts/s", "server, of all cores", "sender, of its threads"]
+    shown = f"Gateway workers before one engine, {found['cores']} cores:\n\n" + table(head, rows)
+    return shown + _remarks("workers", found)

@@ -18,9 +18,9 @@ _HEAD = (
 def alone_text(results: Results) -> str:
     """The part of docs/performance.md that `python -m benchmarks overload` makes."""
     found = results.values.get("overload")
-    if not found:
-        return results.provenance()
-    return f"{results.provenance()}\n\n{text(found, '')}"
+    # Each of its loads is measured once.
+    about = f"{results.surroundings()}."
+    return f"{about}\n\n{text(found, '')}" if found else about
 
 
 def text(found: Mapping[str, Any], renewed: str) -> str:

@@ -193,9 +193,8 @@ def cpu_table(results: Results) -> str:
         seed = [results.spread(name, "seed", part) for part in _PARTS]
         single = results.spread(name, "single", "cpu_us")
         if any(seed):
-            # The engine alone has no server; older results have nothing but the server.
-            complete = seed[-1] is not None or seed[0] is None
-            whole = f"{sum(part.median for part in seed if part):.0f}" if complete else "-"
+            # The engine alone has no other part.
+            whole = f"{sum(part.median for part in seed if part):.0f}"
             rows.append((row.title, row.engine, *map(_median, seed), whole, _median(single)))
     if not rows:
         return ""

@@ -37,19 +37,18 @@ def available() -> bool:
 
 
 def ab(
-    url: str, body: Path, *, requests: int, clients: int, kept: bool, scratch: Path,
-    content_type: str,
-) -> ToolRun:  # fmt: skip
-    """Run `ab -l`. `kept` keeps connections, of servers that keep those of HTTP/1.0.
+    url: str, body: Path, *, requests: int, clients: int, scratch: Path, content_type: str
+) -> ToolRun:
+    """Run `ab -l`, with a new connection for each request. Raises Unusable when it breaks off.
 
-    Raises Unusable when it breaks off.
+    It speaks HTTP/1.0, whose connections some servers keep at its -k and others close.
     """
     table = scratch / "ab.csv"
     table.unlink(missing_ok=True)
     count = str(max(requests, clients, LEAST))
     command = [
         "ab", "-l", "-q", "-r", "-s", "60", "-n", count, "-c", str(clients),
-        "-T", content_type, "-p", str(body), "-e", str(table), *(["-k"] if kept else []), url,
+        "-T", content_type, "-p", str(body), "-e", str(table), url,
     ]  # fmt: skip
     try:
         done = subprocess.run(

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
+from transformer_serving.desk.bench.figures import percentile
 from transformer_serving.engine.backends.executor import RequestFailure, Runtime
 from transformer_serving.engine.backends.grouping import Arrays
 from transformer_serving.engine.backends.model_settings import (
@@ -112,9 +113,7 @@ def measure(runtime: Runtime, calls: Sequence[Arrays], seconds: float) -> dict[s
         "engine_us": 1e6 * spent / texts,
         "rate": texts / elapsed,
         "mean": 1e3 * elapsed / len(times),
-        "p50": 1e3 * times[len(times) // 2],
-        "p90": 1e3 * times[int(len(times) * 0.9)],
-        "p99": 1e3 * times[int(len(times) * 0.99)],
+        **{f"p{share:.0f}": 1e3 * percentile(times, share) for share in (50.0, 90.0, 99.0)},
     }
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from benchmarks.runs.loads import Load
 from benchmarks.runs.rounds import Outcome
 from benchmarks.runs.runners import Measurement, Plan
-from benchmarks.servers import machine
 from benchmarks.servers.models import ENGINE_TITLES, Models
 from benchmarks.servers.peers import ENGINE_NAMES, NONE, NULL, Peer
 from transformer_serving.contract.replacement import replace_file
@@ -24,7 +23,9 @@ SCHEMA = 1
 # A measurement in which a larger share of the requests failed says nothing of what an answer takes:
 # the tools' times are of refusals too, which come at once, and so is processor time a request.
 MOST_FAILED = 0.01
-_TIMES = ("mean", "p50", "p90", "p99")
+# Of the mixed load, single latencies by class: a round is stored without them.
+_SINGLE = ("idle_ms", "loaded_ms")
+_TIMES = ("mean", "p50", "p90", "p99", *_SINGLE)
 # Characters of JSON that stand on one line.
 _ROW = 400
 
@@ -148,7 +149,13 @@ class Results:
         return found
 
     def provenance(self) -> str:
-        """One sentence: machine, versions, date, commit."""
+        """One sentence: machine, versions, date, commit, rounds."""
+        plan = self.values["plan"]
+        rounds = f"medians of {plan['rounds']} rounds of {plan['seconds']:g} s"
+        return f"{self.surroundings()}; {rounds}."
+
+    def surroundings(self) -> str:
+        """Machine, versions, date and commit, to be gone on with."""
         machine_, versions = self.values["machine"], self.values["versions"]
         features = ", ".join(machine_["features"]) or "none of AVX2, AVX-512, AMX"
         named = ", ".join(
@@ -163,13 +170,11 @@ class Results:
             )
             if name in versions
         )
-        plan = self.values["plan"]
         return (
             f"{self.values['date']}, commit {self.values['commit']}; {machine_['cpu']}, "
             f"{machine_['cores']} cores, {machine_['memory_gib']:.0f} GiB ({features}); Python "
             f"{versions['python']}, tritonserver {self.values['triton']}, {named}; load "
-            f"{machine_['load_before']} before; medians of {plan['rounds']} rounds of "
-            f"{plan['seconds']:g} s."
+            f"{machine_['load_before']} before"
         )
 
 
@@ -195,15 +200,12 @@ def make(
     kind: str, outcome: Outcome, *, peers: Sequence[Peer], loads: Iterable[Load], plan: Plan,
     models: Models, memory: Mapping[str, float], triton: str, around: Mapping[str, Any],
 ) -> Results:  # fmt: skip
-    """The run as it is stored. `around` is machine() as it was before the run."""
+    """The run as it is stored. `around` is machine.provenance() as it was before the run."""
     return Results(
         {
             "schema": SCHEMA,
             "kind": kind,
-            "date": machine.today(),
-            "commit": machine.commit(),
-            "machine": dict(around),
-            "versions": machine.versions(),
+            **around,
             "triton": triton,
             "plan": asdict(plan),
             "loads": {load.name: load.title for load in loads},
@@ -215,7 +217,7 @@ def make(
             "classes": {
                 peer: classes
                 for (peer, load), rounds in outcome.figures.items()
-                if (classes := _classes(rounds))
+                if (classes := _classes([times_of_answers(found) for found in rounds]))
             },
             "memory_mib": dict(memory),
             "failed": dict(outcome.failed),
@@ -249,7 +251,7 @@ def _short(found: Measurement | None) -> Measurement | None:
     """A round without its single latencies."""
     if found is None:
         return None
-    kept = {name: value for name, value in found.items() if name not in ("idle_ms", "loaded_ms")}
+    kept = {name: value for name, value in found.items() if name not in _SINGLE}
     return {
         name: round(value, 4) if isinstance(value, float) else value for name, value in kept.items()
     }

@@ -22,7 +22,7 @@ from benchmarks.servers.process import Unusable
 from benchmarks.servers.table import Running
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
-from transformer_serving.desk.bench.figures import percentile
+from transformer_serving.desk.bench.figures import figures, percentile
 
 _OPEN_SHARE = 0.7
 # A server that falls behind its pace shows it by and by.
@@ -104,7 +104,7 @@ class Runner:
         found = self._closed(
             peer, load,
             lambda body: ab(
-                self.url(peer), body, requests=requests, clients=load.clients, kept=load.kept,
+                self.url(peer), body, requests=requests, clients=load.clients,
                 scratch=self.scratch, content_type=peer.content_type,
             ),
         )  # fmt: skip
@@ -180,6 +180,7 @@ class Runner:
             "requests": len(loaded.exchanges),
             "failed": len(loaded.exchanges) - len(answered),
             "generator_cpu": loaded.cpu_s / loaded.elapsed_s,
+            "late_ms": figures(loaded).late_ms,
             "padding": padding_share(before, after),
             "idle_ms": _by_label(idle.exchanges),
             "loaded_ms": _by_label(loaded.exchanges),
@@ -200,6 +201,7 @@ class Runner:
             "requests": len(found.exchanges),
             "failed": len(found.exchanges) - len(answered),
             "generator_cpu": found.cpu_s / found.elapsed_s,
+            "late_ms": figures(found).late_ms,
             **_percentiles(answered),
         }
 

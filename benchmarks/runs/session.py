@@ -36,7 +36,7 @@ class Session:
     runner: Runner
     peers: Sequence[Peer]
     failed: dict[str, str]
-    around: dict[str, Any] = field(default_factory=machine.machine)
+    around: dict[str, Any] = field(default_factory=machine.provenance)
 
 
 # What only one kind of run measures: a value to be stored.
@@ -57,7 +57,7 @@ def session(
     """
     if by_ab:
         check_tools()
-    around = machine.machine()
+    around = machine.provenance()
     null = any((peer.server or "").endswith("-null") for peer in peers)
     site = open_site(work, report, null=null, models=models, others=by_ab)
     try:

@@ -7,13 +7,16 @@ function init(args)
   file:close()
 end
 
--- Latencies and the duration are in microseconds.
+-- Latencies, each with how often it was, and the duration are in microseconds.
 function done(summary, latency, requests)
   local errors = summary.errors
   local failed = errors.status + errors.connect + errors.read + errors.write + errors.timeout
+  local counts = {}
+  for place = 1, #latency do
+    counts[place] = string.format("[%d, %d]", latency(place))
+  end
   io.write(string.format(
-    '\n{"requests": %d, "seconds": %.6f, "failed": %d, "mean": %.3f, "p50": %.3f, "p90": %.3f, "p99": %.3f}\n',
-    summary.requests, summary.duration / 1e6, failed, latency.mean / 1e3,
-    latency:percentile(50) / 1e3, latency:percentile(90) / 1e3, latency:percentile(99) / 1e3
+    '\n{"requests": %d, "microseconds": %d, "failed": %d, "latencies": [%s]}\n',
+    summary.requests, summary.duration, failed, table.concat(counts, ", ")
   ))
 end

@@ -22,6 +22,16 @@ _PACKAGES = (
 )  # fmt: skip
 
 
+def provenance() -> dict[str, Any]:
+    """What a stored figure depends on, at this moment: to be asked before it is measured."""
+    return {
+        "date": today(),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+    }
+
+
 def machine() -> dict[str, Any]:
     """The machine as a report names it."""
     return {
@@ -54,6 +64,10 @@ def packages(names: Iterable[str]) -> dict[str, str]:
 _MEASURED = ("--", ".", ":(exclude)benchmarks/results", ":(exclude)docs")
 
 
+# What stands behind a commit whose tree had changes, and in place of one that nobody knows.
+CHANGED, UNKNOWN = "+", "unknown"
+
+
 def commit() -> str:
     """The commit measured; '+' says that the tree had changes, but for figures and pages.
 
@@ -61,8 +75,17 @@ def commit() -> str:
     """
     name = _git("rev-parse", "--short=12", "HEAD")
     if not name:
-        return os.environ.get("BENCH_COMMIT", "unknown")
-    return f"{name}+" if _git("status", "--porcelain", "--untracked-files=no", *_MEASURED) else name
+        return os.environ.get("BENCH_COMMIT", UNKNOWN)
+    return (
+        f"{name}{CHANGED}"
+        if _git("status", "--porcelain", "--untracked-files=no", *_MEASURED)
+        else name
+    )
+
+
+def is_exact(name: str) -> bool:
+    """Whether code of that commit is the same code: changes and what nobody knows have no name."""
+    return name != UNKNOWN and not name.endswith(CHANGED)
 
 
 def today() -> str:

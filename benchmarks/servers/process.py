@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -65,6 +66,17 @@ class Child:
         raise Unusable(
             f"{self.name} did not answer within {limit_s:.0f} s ({last}): {self.last_words()}"
         )
+
+    def wait_until_said(self, line: re.Pattern[str], times: int, *, limit_s: float = 120.0) -> None:
+        """Return when its log has so many of these lines. Raises Unusable when time is up."""
+        deadline = time.monotonic() + limit_s
+        while (said := len(line.findall(self.log.read_text("utf-8", "replace")))) < times:
+            if time.monotonic() > deadline:
+                raise Unusable(
+                    f"{self.name} said {said} times of {times} within {limit_s:.0f} s what matches "
+                    f"'{line.pattern}': {self.last_words()}"
+                )
+            time.sleep(_POLL_S)
 
     def last_words(self) -> str:
         return last_words(self.log)

@@ -149,7 +149,7 @@ def _deploy_all(site: Site, serve_url: str, report: StepReport, *, others: bool)
         if not others:
             continue
         report(f"adding {stock}")
-        _add_stock(cli, bundle, stock, site.work)
+        _add_stock(cli, bundle, stock)
         added.append(stock)
     if others:
         cli.run(*EMPTY_ARGUMENTS)
@@ -181,7 +181,7 @@ def ours_arguments(site: Site) -> list[str]:
     return list(add_arguments(site.models.bundles["openvino"], OURS, site.uploaded[OURS]))
 
 
-def _add_stock(cli: ClearmlCli, bundle: Bundle, name: str, work: Path) -> None:
+def _add_stock(cli: ClearmlCli, bundle: Bundle, name: str) -> None:
     """As the seed's own commands have it, dynamic batching included; see docs/by-hand.md."""
     destination = f"{cli.environment['CLEARML_FILES_HOST']}/bench/{name}-{time.time_ns()}"
     model = cli.upload_model(name, "benchmarks", bundle.model_folder, destination)

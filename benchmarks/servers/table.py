@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from transformer_serving.desk.step_report import StepReport
 _RECIPES = Path(__file__).parent.parent / "recipes"
 _GUNICORN_WORKERS = 2
 _SHORT = b'{"text": "a short text"}'
+# The whole of what the gateway's supervisor says of each; a worker that is late says more itself.
+_SERVES = re.compile(r'"worker \d+ serves"')
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def gateway(
     workers: int = 1, *, null: bool = False, environment: Mapping[str, str] | None = None,
     first: str = OURS, name: str = "", ready: str = "",
 ) -> Start:  # fmt: skip
-    """clearml-serving's app behind our gateway, ready when endpoint `first` answers.
+    """clearml-serving's app behind our gateway, ready when endpoint `first` answers and all serve.
 
     With `ready` it is ready when it answers GET of that path.
     """
@@ -57,10 +60,17 @@ def gateway(
 
     def start(site: Site, report: StepReport) -> Running:
         variables = {**_variables(site, called, null), **(environment or {})}
-        return _start(
+        running = _start(
             site, called, lambda port: [sys.executable, *arguments, f"--port={port}"], variables,
             ready=ready or f"/serve/{first}", body=None if ready else _SHORT,
         )  # fmt: skip
+        try:
+            # The first of them answers alone.
+            running.children[0].wait_until_said(_SERVES, workers)
+        except BaseException:
+            running.stop()
+            raise
+        return running
 
     return start
 

@@ -24,6 +24,7 @@ from benchmarks.servers.many_endpoints import write_endpoints
 from benchmarks.servers.process import Child, Unusable, free_ports
 from benchmarks.studies.worker_calls import Call, play, recorded
 from transformer_serving.control_plane.settings import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
+from transformer_serving.desk.bench.figures import percentile
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.step_report import StepReport
@@ -177,6 +178,6 @@ def _many(
         "calls_a_second": len(took) / lasted,
         "cpu_percent": 100 * cpu_s / lasted,
         "cpu_ms_a_call": 1000 * cpu_s / len(took),
-        "p50_ms": 1000 * took[len(took) // 2],
-        "p99_ms": 1000 * took[len(took) * 99 // 100],
+        "p50_ms": 1000 * percentile(took, 50.0),
+        "p99_ms": 1000 * percentile(took, 99.0),
     }

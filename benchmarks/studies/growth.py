@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,9 +40,6 @@ _TEXT = texts.json_text([texts.SEED])
 # Before a stretch is measured, and the length of a load of the round that only warms up.
 _SETTLE_S, _WARM_S = 0.2, 0.6
 _IDLE_S = 5.0
-_START_S = 120.0
-# What the supervisor says of each.
-_SERVES = re.compile(r"worker \d+ serves")
 
 
 @dataclass(frozen=True)
@@ -200,8 +196,6 @@ def _gateways(
             running = start(site, report)
             stack.callback(running.stop)
             found[workers, served, count] = Served(running, there[:count])
-        for (workers, _, _), one in found.items():
-            _wait_for_workers(one.running, workers)
         yield found
 
 
@@ -218,16 +212,6 @@ def _addresses(found: Sequence[Triton]) -> dict[str, str]:
     """What points an app at all of them by HTTP; texts take no other way."""
     together = ",".join(triton.http for triton in found)
     return {**found[0].variables(), "TRANSFORMER_SERVING_TRITON_HTTP": together}
-
-
-def _wait_for_workers(running: Running, workers: int) -> None:
-    """Until so many have been started by the supervisor and say that they serve."""
-    deadline = time.monotonic() + _START_S
-    log = running.children[0].log
-    while len(_SERVES.findall(log.read_text("utf-8", "replace"))) < workers:
-        if time.monotonic() > deadline:
-            raise Unusable(f"{running.children[0].name}: not all {workers} workers serve")
-        time.sleep(0.2)
 
 
 def _idle(

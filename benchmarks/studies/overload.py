@@ -21,7 +21,7 @@ from benchmarks.servers.site import OURS, Site
 from benchmarks.servers.table import Running, gateway
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
-from transformer_serving.desk.bench.figures import LoadFigures, figures
+from transformer_serving.desk.bench.figures import LoadFigures, figures, percentile
 from transformer_serving.desk.deploy.golden import ask
 from transformer_serving.desk.step_report import StepReport
 
@@ -217,7 +217,7 @@ def goodput_windows(run: generator.Run, begun: float, seconds: float) -> list[fl
 def _refused_p99(run: generator.Run) -> float | None:
     """Milliseconds from sending to a 503."""
     times = sorted(1e3 * (e.done - e.sent) for e in run.exchanges if e.status == 503)
-    return times[int(0.99 * (len(times) - 1))] if times else None
+    return percentile(times, 99.0) if times else None
 
 
 def leaving(server: Running, seconds: float, report: StepReport) -> dict[str, Any]:

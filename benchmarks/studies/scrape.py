@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from benchmarks.servers.machine import ROOT
+from transformer_serving.desk.bench.figures import percentile
 
 FIGURES = "PROMETHEUS_MULTIPROC_DIR"
 ENDPOINTS, WORKERS, SCRAPES = (1, 10, 50), 4, 30
@@ -106,7 +107,7 @@ async def _answer(names: Sequence[str], scrapes: int) -> dict[str, float]:
         "cpu_ms": round(1000 * median(spent), 1),
         "kilobytes": round(len(page) / 1000, 1),
         "series": sum(not line.startswith(b"#") for line in page.splitlines()),
-        "late_ms_p99": round(1000 * late[int(0.99 * len(late))], 1),
+        "late_ms_p99": round(1000 * percentile(late, 99.0), 1),
         "late_ms_most": round(1000 * late[-1], 1),
     }
 

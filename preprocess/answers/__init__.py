@@ -17,8 +17,9 @@ from preprocess.answers.question import QuestionAnswering
 from preprocess.answers.ranking import Rerank, SentenceSimilarity
 from preprocess.answers.work import Work
 from preprocess.answers.zero_shot import ZeroShotClassification
+from preprocess.body_form import BodyForm
 from preprocess.parameters import Parameter, Parameters
-from preprocess.request import BodyForm, Request
+from preprocess.request import Request
 from preprocess.rows import Row
 from transformer_serving.contract.endpoint import Endpoint, Tokens
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from preprocess.answers.gist import Gist, words
 from preprocess.answers.work import Work
+from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import FLAG, Parameter, Parameters, choice, read_parameters, whole
-from preprocess.request import BodyForm, Request, TextField
+from preprocess.request import Request
 from preprocess.rows import Row, logits_of
 from preprocess.tensors import Array
 from preprocess.tokens import Input, Tokenizer

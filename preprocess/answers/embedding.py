@@ -14,6 +14,7 @@ import numpy as np
 
 from preprocess.answers.gist import Gist, directions
 from preprocess.answers.work import Work
+from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import (
     FLAG,
     Kind,
@@ -23,7 +24,7 @@ from preprocess.parameters import (
     text,
     whole,
 )
-from preprocess.request import BodyForm, Request, TextField
+from preprocess.request import Request
 from preprocess.rows import Row
 from preprocess.tensors import Array
 from preprocess.tokens import Encoded, Tokenizer

@@ -13,8 +13,9 @@ import numpy as np
 
 from preprocess.answers.gist import Gist, words
 from preprocess.answers.work import Work
+from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import Parameter, Parameters, read_parameters, texts, whole
-from preprocess.request import BodyForm, Request, TextField
+from preprocess.request import Request
 from preprocess.rows import Row
 from preprocess.tokens import Encoded, Tokenizer, check_ids
 from transformer_serving.contract.endpoint import Endpoint

@@ -15,8 +15,9 @@ import tokenizers
 from preprocess.answers.gist import Gist, words
 from preprocess.answers.spans import MOST_SPANS, best_spans, probabilities
 from preprocess.answers.work import Work
+from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, whole
-from preprocess.request import BodyForm, Request, TextField
+from preprocess.request import Request
 from preprocess.rows import Row
 from preprocess.tensors import Array
 from preprocess.tokens import TokenTotal

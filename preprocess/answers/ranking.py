@@ -24,8 +24,9 @@ from preprocess.answers.embedding import (
 )
 from preprocess.answers.gist import Gist, best_first, directions, ranked
 from preprocess.answers.work import Work
+from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import FLAG, Parameter, Parameters, choice, read_parameters, text, whole
-from preprocess.request import BodyForm, Request, TextField
+from preprocess.request import Request
 from preprocess.rows import Row, logits_of
 from preprocess.tensors import Array
 from preprocess.tokens import Input, Tokenizer

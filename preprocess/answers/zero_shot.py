@@ -15,8 +15,9 @@ import tokenizers
 from preprocess.answers.classification import softmax
 from preprocess.answers.gist import Gist, ranked
 from preprocess.answers.work import Work
+from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, text, texts
-from preprocess.request import BodyForm, Request, TextField, check_repeats
+from preprocess.request import Request, check_repeats
 from preprocess.rows import Row, logits_of
 from preprocess.tensors import Array
 from preprocess.tokens import Encoded, TokenTotal, too_long

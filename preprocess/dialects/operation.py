@@ -11,8 +11,9 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from preprocess.answers.work import Work
+from preprocess.body_form import BodyForm
 from preprocess.parameters import Parameter, Parameters, is_unicode, text
-from preprocess.request import BodyForm, check_object, refuse_unknown, wrong
+from preprocess.request import check_object, refuse_unknown, wrong
 from preprocess.response import Reply
 from transformer_serving.contract.dialects import Dialect, dialect_of
 from transformer_serving.contract.endpoint import Endpoint

@@ -14,8 +14,9 @@ import tokenizers
 
 from preprocess.answers.embedding import prompt_name, prompted, prompts_of
 from preprocess.answers.work import Work
+from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters
-from preprocess.request import BodyForm, Request, TextField
+from preprocess.request import Request
 from preprocess.rows import Row
 from preprocess.tokens import Tokenizer, check_total
 from preprocess.windows import Windows

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from preprocess.body_form import BodyForm
 from preprocess.dialects.operation import Answered, Asked, Operation, read_fields
 from preprocess.parameters import Parameter
-from preprocess.request import BodyForm, wrong
+from preprocess.request import wrong
 from preprocess.response import Reply, answer_body
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.heads import TASKS

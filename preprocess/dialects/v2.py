@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import orjson
 
+from preprocess.body_form import BodyForm, TextField
 from preprocess.dialects.operation import Answered, Asked, Operation, check_repeated
 from preprocess.dialects.v2_tensors import Given, parameters_of, read_tensors
 from preprocess.dialects.v2_texts import one_tensor
 from preprocess.parameters import Kind
-from preprocess.request import BodyForm, TextField, check_object
+from preprocess.request import check_object
 from preprocess.response import Reply, answer_body
 from preprocess.tensors import Array
 from transformer_serving.contract.errors import ServingError

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import (
     FLAG,
     Kind,
@@ -22,8 +23,6 @@ from preprocess.parameters import (
 )
 from preprocess.raw_body import text_of
 from preprocess.request import (
-    BodyForm,
-    TextField,
     check_count,
     check_object,
     check_text,

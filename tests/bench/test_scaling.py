@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from click.testing import CliRunner, Result
 from tests.bench.served import served
 from tests.free_ports import free_port
 from tests.kubernetes.chart import CLEARML, one, rendered
+from transformer_serving.contract.worker.deferred import WITHIN_S
 from transformer_serving.desk.bench import load, measure
 from transformer_serving.desk.bench.measure import Bench
 from transformer_serving.desk.bench.scaling import metrics_address, scaling
@@ -29,10 +31,11 @@ PAYLOAD = load.Payload("one", b'{"text": "a"}')
 
 
 class Counting:
-    """It answers after a while, and counts as a gateway does; `strangers` more for each answer."""
+    """It answers after a while, and counts as late as a gateway's worker may; `strangers` more for
+    each answer."""
 
     def __init__(self) -> None:
-        self.answers = 0
+        self.answered_at: list[float] = []
         self.strangers = 0
         self.key = b""
         self.page: str | None = None
@@ -49,18 +52,20 @@ class Counting:
             while (await receive()).get("more_body"):
                 pass
             await asyncio.sleep(TAKES_S)
-            self.answers += 1 + self.strangers
+            self.answered_at += [time.monotonic()] * (1 + self.strangers)
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
     def figures(self) -> str:
+        counted = time.monotonic() - WITHIN_S
+        answers = sum(moment <= counted for moment in self.answered_at)
         return (
             "# TYPE transformer_serving_requests_total counter\n"
             'transformer_serving_requests_total{endpoint="a",status="503"} 1e6\n'
-            f'transformer_serving_requests_total{{endpoint="a",status="200"}} {self.answers}\n'
+            f'transformer_serving_requests_total{{endpoint="a",status="200"}} {answers}\n'
             "# TYPE transformer_serving_tokens_total counter\n"
             'transformer_serving_tokens_total{endpoint="other"} 40\n'
-            f'transformer_serving_tokens_total{{endpoint="a"}} {TOKENS * self.answers}\n'
+            f'transformer_serving_tokens_total{{endpoint="a"}} {TOKENS * answers}\n'
         )
 
 

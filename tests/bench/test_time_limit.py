@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.bench.served import served
-from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench import load, loops
 from transformer_serving.desk.bench.connection import Address
 
 PAYLOAD = load.Payload("one", b"{}")
@@ -44,7 +44,7 @@ def test_what_is_not_answered_is_counted_and_not_sent_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The other load goes on in the same event loop, in which more could be sent."""
-    monkeypatch.setattr(load, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(loops, "_PATIENCE_S", 0.2)
     app = Hanging()
     with served(app) as port:
         base = f"http://127.0.0.1:{port}"
@@ -62,7 +62,7 @@ def test_what_is_not_answered_is_counted_and_not_sent_later(
 
 
 def test_a_client_that_hangs_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(loops, "_PATIENCE_S", 0.2)
     app = Hanging()
     with served(app) as port:
         address = Address.of(f"http://127.0.0.1:{port}/hang")
@@ -75,7 +75,7 @@ def test_a_client_that_hangs_is_counted_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_rates_are_not_divided_by_the_wait_for_one_that_hangs(
     kind: load.Closed | load.Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "_PATIENCE_S", 2.0)
+    monkeypatch.setattr(loops, "_PATIENCE_S", 2.0)
     app = Hanging()
     with served(app) as port:
         found = load.run(Address.of(f"http://127.0.0.1:{port}/hang-once"), [PAYLOAD], kind)
@@ -84,7 +84,7 @@ def test_rates_are_not_divided_by_the_wait_for_one_that_hangs(
     last = max(exchange.done for exchange in answered)
     assert last - min(exchange.due for exchange in answered) <= found.elapsed_s
     # All of which was waited for the one that hung, and more.
-    assert found.elapsed_s < 0.9 * load._PATIENCE_S
+    assert found.elapsed_s < 0.9 * loops._PATIENCE_S
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def full_house(answered: int) -> Iterator[int]:
 
 
 def test_whoever_still_connects_when_time_is_up_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(loops, "_PATIENCE_S", 0.3)
 
     def statuses(answered: int, kind: load.Closed | load.Open) -> list[int]:
         with full_house(answered) as port:

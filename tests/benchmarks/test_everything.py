@@ -10,7 +10,7 @@ import pytest
 from matplotlib import pyplot
 
 from benchmarks.__main__ import main
-from benchmarks.report import curve_points, plots, tables as report
+from benchmarks.report import curve_points, overload_tables, plots, tables as report
 from benchmarks.runs.results import Results
 from transformer_serving.desk.failure import Failure
 
@@ -65,6 +65,13 @@ def values() -> dict[str, Any]:
             "endpoints": {"title": "none were measured", "axis": "endpoints", "points": []},
         },
     }  # fmt: skip
+
+
+def test_an_overload_has_no_rounds() -> None:
+    """Each of its loads is measured once, and says how long."""
+    text = overload_tables.alone_text(Results({**values(), "kind": "overload"}))
+    assert "; load 0.1 before.\n\n### 4 times more" in text
+    assert "rounds" not in text
 
 
 def test_every_part_of_the_text_is_there() -> None:

@@ -19,7 +19,7 @@ from benchmarks.servers.process import cpu_s
 from benchmarks.studies import generation
 from tests.benchmarks.test_everything import values
 from tests.stack.conftest import Stack, started
-from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench import loops
 
 
 def tiny(vocabulary: int) -> Any:
@@ -122,7 +122,7 @@ def test_the_recipe_answers_and_is_asked(
         first = child.process
         assert child.tree()
         # Callers that do not wait leave it what they asked for.
-        monkeypatch.setattr(load, "_PATIENCE_S", 0.0)
+        monkeypatch.setattr(loops, "_PATIENCE_S", 0.0)
         assert generation.asked(base, child, 64, 1.0)["tokens"] > 0
         assert child.process is not None
         assert child.process is not first

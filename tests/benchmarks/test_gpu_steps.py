@@ -98,16 +98,41 @@ def test_times_of_a_stack_that_refused_are_left_out() -> None:
     assert found["single"]["gateway"]["cpu_us"] == 50.0
 
 
-def test_a_stored_step_holds_on_this_machine_alone(tmp_path: Path) -> None:
+def test_a_stored_step_holds_on_this_machine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "commit", lambda: "abc")
     found = run_step(step(lambda report: {"texts": 1}), tmp_path, quiet)
     assert found["state"] == DONE
     assert steps.still_holds(steps.stored(step(None), tmp_path))
     other = [{"name": "NVIDIA A10", "driver": "560", "capability": "8.6"}]
     assert not steps.still_holds({**found, "gpu": other})
     assert not steps.still_holds({**found, "commit": "another"})
+    other_torch = {**found["versions"], "torch": "2.11.0"}
+    assert not steps.still_holds({**found, "versions": other_torch})
     assert not steps.still_holds({**found, "state": FAILED})
     (tmp_path / "one.json").write_text("{half")
     assert not steps.still_holds(steps.stored(step(None), tmp_path))
+
+
+@pytest.mark.parametrize("commit", ["abc+", "unknown"])
+def test_a_step_of_code_without_a_commit_of_its_own_never_holds(
+    commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "commit", lambda: commit)
+    found = run_step(step(lambda report: {"texts": 1}), tmp_path, quiet)
+    assert (found["state"], found["commit"]) == (DONE, commit)
+    assert not steps.still_holds(found)
+
+
+def test_a_step_is_of_the_code_that_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(report: Any) -> None:
+        monkeypatch.setattr(machine, "commit", lambda: "later")
+
+    monkeypatch.setattr(machine, "commit", lambda: "at first")
+    assert run_step(step(run), tmp_path, quiet)["commit"] == "at first"
 
 
 def test_steps_have_names_of_their_own_and_known_needs() -> None:

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.servers.table import Running
 from benchmarks.studies import overload
 from tests.bench.served import served
+from transformer_serving.desk.bench.exchange import Exchange, Run
 
 
 class Refusing:
@@ -59,6 +60,12 @@ def test_a_caller_who_is_refused_all_the_time_has_no_time(app: Refusing, server:
     assert overload._served_s(server, limit_s=0.2) is None
     assert app.asked > 1
     assert overload._alone_ms(server) is None
+
+
+def test_a_refusals_99th_percentile_is_that_of_other_figures() -> None:
+    exchanges = tuple(Exchange("text", 1, 0.0, 0.0, number / 1e3, 503) for number in range(1, 151))
+    assert overload._refused_p99(Run(exchanges, 1.0, 0.1)) == 149.0
+    assert overload._refused_p99(Run((), 1.0, 0.1)) is None
 
 
 def test_one_alone_is_timed_by_its_answers(app: Refusing, server: Running) -> None:

@@ -121,6 +121,18 @@ def test_engine_torch_says_what_is_slower_on_a_gpu_than_it_might_be(
     assert (asked.packed, list(asked.remarks)) == (False, [])
 
 
+def test_its_percentiles_are_those_of_the_figures_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two calls the shorter one is the median."""
+    clock = iter([0.0, 0.0, 1.0, 1.0, 4.0, 4.0, 4.0])
+    played: Any = SimpleNamespace(perf_counter=lambda: next(clock), process_time=lambda: 0.0)
+    monkeypatch.setattr(raw_engine, "time", played)
+    runtime: Any = SimpleNamespace(run=lambda calls: [])
+    found = raw_engine.measure(runtime, [{"input_ids": np.ones((1, 4))}], 2.0)
+    assert (found["p50"], found["p90"], found["p99"]) == (1000.0, 3000.0, 3000.0)
+
+
 class Played:
     """A raw engine that took no time."""
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.runs import ab
-from benchmarks.runs.loads import SEED
+from benchmarks.runs import ab, wrk
+from benchmarks.runs.loads import LOADS, SEED, Load
 from benchmarks.runs.runners import Plan, Runner
 from benchmarks.servers.peers import TORCH, Peer
 from benchmarks.servers.table import Running
@@ -31,8 +31,10 @@ class Warming:
     def __init__(self) -> None:
         self.asked = 0
         self.takes_s = 0.0
+        self.headers: list[dict[bytes, bytes]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.headers.append(dict(scope["headers"]))
         while (await receive()).get("more_body"):
             pass
         self.asked += 1
@@ -71,9 +73,39 @@ def test_a_round_is_as_long_as_the_one_before_was_fast(app: Warming, runner: Run
     assert again["requests"] == max(int(slower["rate"] * PLAN.seconds), ab.LEAST)
 
 
+@pytest.mark.skipif(not ab.available(), reason="ab is not installed")
+@pytest.mark.parametrize(
+    "load", [one for one in LOADS.values() if one.tool == "ab"], ids=lambda load: load.name
+)
+def test_ab_asks_everybody_on_new_connections(load: Load, app: Warming, runner: Runner) -> None:
+    """It speaks HTTP/1.0: what it asked to keep, some servers would and others would not."""
+    app.asked, runner.rates[PEER.name, load.name] = CLIENTS, 1.0
+    runner.measure(PEER, replace(load, clients=1, most=1))
+    assert len(app.headers) == ab.LEAST
+    assert not any(b"connection" in one for one in app.headers)
+
+
+@pytest.mark.skipif(not wrk.available(), reason="wrk is not installed")
+def test_of_wrk_nothing_is_counted_that_it_did_not_send(app: Warming, runner: Runner) -> None:
+    """The first answer takes half of the time: all of them together take no more than all of it."""
+    app.asked, runner.rates[KEY] = CLIENTS - 1, 1.0
+    found = runner.measure(PEER, replace(LOAD, tool="wrk", clients=1))
+    assert found["requests"] > 1
+    assert found["mean"] <= 1e3 / found["rate"]
+
+
 def test_our_own_generators_time_is_the_senders(runner: Runner) -> None:
     found = runner.measure(PEER, replace(LOAD, tool="own"))
     assert found["load_us"] > 0
+
+
+@pytest.mark.parametrize("tool", ["open", "paced"])
+def test_of_an_open_loop_is_stored_how_late_its_requests_left(
+    tool: str, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runner, "mixed", lambda self: [self._payload(PEER, LOAD)])
+    found = runner.measure(PEER, replace(LOAD, tool=tool, pace=20.0))
+    assert found["late_ms"] >= 0
 
 
 class Asked:

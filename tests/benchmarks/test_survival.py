@@ -19,7 +19,7 @@ from benchmarks.runs import rounds, session
 from benchmarks.runs.loads import SEED, SINGLE
 from benchmarks.runs.results import Results
 from benchmarks.runs.runners import Plan
-from benchmarks.servers import site
+from benchmarks.servers import machine, site
 from benchmarks.servers.models import Models
 from benchmarks.servers.peers import PEERS, Peer
 from benchmarks.servers.process import Unusable, tree
@@ -102,6 +102,28 @@ def test_one_part_that_was_measured_is_enough() -> None:
     assert session._has_figures(Results({**empty, "restart": []}), ["restart", "neighbour"])
     rounds = {"figures": [{"peer": "a", "load": "seed", "rounds": [None, {"texts": 1.0}]}]}
     assert session._has_figures(Results({**empty, **rounds}), [])
+
+
+def test_a_run_is_of_the_moment_at_which_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who goes on working while it runs changes commit and versions for the next one."""
+
+    def now(text: str) -> None:
+        for name in ("today", "commit"):
+            monkeypatch.setattr(machine, name, lambda: text)
+        monkeypatch.setattr(machine, "versions", lambda: {"torch": text})
+
+    def opening(*given: Any, **options: Any) -> Any:
+        now("later")
+        return SimpleNamespace(models=SimpleNamespace(title=str))
+
+    monkeypatch.setattr(session, "open_site", opening)
+    monkeypatch.setattr(session, "close_site", lambda opened: None)
+    now("at first")
+    parts = {"part": lambda opened, report: 1}
+    found = session.bench(Plan(rounds=1), print, (), (), parts=parts)
+    assert (found.values["date"], found.values["commit"]) == ("at first", "at first")
+    assert found.values["versions"] == {"torch": "at first"}
+    assert found.values["machine"]["cores"] >= 1
 
 
 def test_who_begins_changes_from_round_to_round() -> None:

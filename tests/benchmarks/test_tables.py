@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
 from benchmarks.report import documents, tables as report
 from benchmarks.runs import ab, stages, wrk
@@ -36,11 +39,28 @@ def test_a_report_without_failures_has_none() -> None:
 
 
 def test_wrks_line_is_read() -> None:
-    line = '{"requests": 4000, "seconds": 2.0, "failed": 1, "mean": 0.5, "p50": 0.4, "p90": 0.9, '
-    found = wrk.parse(f'Running 2s test\n\n{line}"p99": 1.5}}\n')
-    assert found == ab.ToolRun(2000.0, 0.5, 0.4, 0.9, 1.5, failed=1, requests=4000)
+    line = '{"requests": 100, "microseconds": 200000, "failed": 1, "latencies": '
+    found = wrk.parse(f"Running 2s test\n\n{line}[[500, 60], [1000, 38], [1500, 2]]}}\n", 1)
+    assert found == ab.ToolRun(500.0, 0.71, 0.5, 1.0, 1.5, failed=1, requests=100)
     with pytest.raises(Unusable, match="no answer"):
-        wrk.parse(line.replace("4000", "0") + '"p99": 0}')
+        wrk.parse(line.replace("100,", "0,") + "[]}", 1)
+
+
+def corrected(counts: Mapping[int, int], interval: int) -> dict[int, int]:
+    """wrk's stats_correct, and what a script is shown of it: nothing below the shortest."""
+    found = Counter(counts)
+    for latency, count in counts.items():
+        for shorter in range(latency - interval, interval, -interval):
+            found[shorter] += count
+    return {value: count for value, count in found.items() if value >= min(counts)}
+
+
+@given(st.dictionaries(st.integers(1, 3000), st.integers(1, 5), min_size=1), st.integers(1, 400))
+def test_what_wrk_added_to_its_latencies_is_taken_away(
+    counts: dict[int, int], interval: int
+) -> None:
+    found = wrk.measured(corrected(counts, interval), interval)
+    assert {value: count for value, count in found.items() if count} == counts
 
 
 def test_of_few_requests_the_99th_percentile_is_the_longest() -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from click.testing import CliRunner
 
 from tests.doctor.conftest import CLI, ROOT, Scene
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.doctor import clearml, gateway
+from transformer_serving.desk.doctor import clearml, gateway, log_lines
 from transformer_serving.desk.doctor.finding import OK, SKIPPED, WARNING, Finding
 from transformer_serving.desk.doctor.subject import subject_of
-from transformer_serving.desk.doctor.table import CHECKS, markdown, markdown_lines
+from transformer_serving.desk.doctor.table import CHECKS
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import LOGIN
@@ -173,10 +173,17 @@ def test_who_gave_a_file_is_not_told_to_give_one(shell: Callable[..., list[Findi
         assert "give --env-file" not in found.why
 
 
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    written = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return f"\n| {' | '.join(head)} |\n{'|---' * len(head)}|\n{written}"
+
+
 def test_the_page_has_the_tables_of_the_code() -> None:
     page = (ROOT / "docs" / "doctor.md").read_text("utf-8")
-    assert markdown() in page
-    assert markdown_lines() in page
+    checks = [(row.name, row.looks_at, row.fails_when) for row in CHECKS]
+    assert table(("check", "looks at", "fails when"), checks) in page
+    lines = [(row.name, row.meaning, row.fix) for row in log_lines.KNOWN]
+    assert table(("line", "means", "fix"), lines) in page
 
 
 def test_the_page_names_every_option() -> None:

@@ -54,18 +54,19 @@ class TritonServer:
 
     def start(self) -> None:
         self.addresses.remove_sockets()
+        command = triton_command(
+            pytriton_tritonserver() / "bin" / "tritonserver",
+            repository=self.repository,
+            backend_directory=self.backends,
+            addresses=self.addresses,
+            key=self.key,
+            extra=self._trace_options(),
+        )
+        if self.complete_configurations:
+            command.remove("--disable-auto-complete-config")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                triton_command(
-                    pytriton_tritonserver() / "bin" / "tritonserver",
-                    repository=self.repository,
-                    backend_directory=self.backends,
-                    addresses=self.addresses,
-                    key=self.key,
-                    complete_configurations=self.complete_configurations,
-                    extra=self._trace_options(),
-                    start=self.repository,
-                ),
+                command,
                 env={**triton_environment(), **self.variables},
                 cwd=self.repository,
                 stdout=log,

@@ -11,16 +11,14 @@ import onnx
 import pytest
 from safetensors.torch import load_file, save_file
 from transformers import (
-    LongformerConfig,
-    LongformerForSequenceClassification,
     T5Config,
     T5ForConditionalGeneration,
 )
 
 from tests.tiny_models import (
-    POSITIONS,
     save_classifier,
     save_encoder,
+    save_longformer,
     save_older_layout,
     save_roberta,
     save_sentence_model,
@@ -186,19 +184,7 @@ def test_weights_that_would_be_made_up_are_refused_of_an_encoder(tmp_path: Path,
 def test_a_model_that_cannot_be_exported_says_why_and_what_would_work(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Longformer's windows need a length that is a multiple of theirs when the graph is made."""
-    config = LongformerConfig(
-        vocab_size=120,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=POSITIONS,
-        attention_window=8,
-        pad_token_id=0,
-    )
-    LongformerForSequenceClassification(config).save_pretrained(str(tmp_path))
-    save_tokenizer(tmp_path, token_types=False)
+    save_longformer(tmp_path)
     capfd.readouterr()
     with pytest.raises(ConversionRefused) as refused:
         export_onnx(open_source(str(tmp_path)), tmp_path / "graph.onnx")

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LongformerConfig, LongformerForSequenceClassification
 
 from tests.engine.torch_models import export_small
 from tests.families import save_model
-from tests.tiny_models import POSITIONS, save_classifier, save_tokenizer
+from tests.tiny_models import POSITIONS, save_classifier, save_longformer
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.torch_operators import OPERATORS
 from transformer_serving.contract.torch_program import GRAPH, WEIGHTS, read_program
@@ -124,19 +123,7 @@ def test_weights_that_are_one_are_stored_once(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_exported_says_why_and_what_would_work(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Longformer's windows need a length that is a multiple of theirs when the graph is made."""
-    config = LongformerConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=POSITIONS,
-        attention_window=8,
-        pad_token_id=0,
-    )
-    LongformerForSequenceClassification(config).save_pretrained(str(tmp_path))
-    save_tokenizer(tmp_path, token_types=False)
+    save_longformer(tmp_path)
     capfd.readouterr()
     with pytest.raises(ConversionRefused) as refused:
         export_program(open_source(str(tmp_path)), "fp32", tmp_path)

@@ -14,9 +14,9 @@ from tests.gateway.conftest import JSON, Reply, Server
 from tests.gateway.text_serving import TextServing
 from transformer_serving.contract.dialects import DIALECTS, dialect_of
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
-from transformer_serving.gateway.access import KEYS_FILE
+from transformer_serving.contract.keys import Key, digest_of, new_key, now
 from transformer_serving.gateway.routes import ROUTES, Route
+from transformer_serving.gateway.settings import MAX_BODY_BYTES
 
 ALL, BOUND = new_key(), new_key()
 ROWS = (
@@ -40,14 +40,9 @@ POSTS = [route for route in ROUTES if route.method == "POST"]
 
 @pytest.fixture(scope="module")
 def door(text_serving: TextServing, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    path = tmp_path_factory.mktemp("dialects") / "keys.json"
-    path.write_text(keys_text(ROWS))
-    settings = {KEYS_FILE.name: str(path), "TRANSFORMER_SERVING_MAX_BODY_BYTES": "20000"}
-    server = text_serving.gateway(**settings).start()
-    try:
-        yield server.wait_for("/health/ready")
-    finally:
-        server.stop()
+    folder, limit = tmp_path_factory.mktemp("dialects"), {MAX_BODY_BYTES.name: "20000"}
+    with text_serving.behind_keys(folder, *ROWS, **limit) as server:
+        yield server
 
 
 def ask(server: Server, path: str, body: Any, key: str | None = ALL) -> Reply:

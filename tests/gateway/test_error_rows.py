@@ -19,8 +19,7 @@ from tests.gateway.conftest import Reply, Server, running
 from tests.gateway.text_serving import MODELS, TextServing
 from tests.triton_text import is_loaded, load
 from transformer_serving.contract.errors import KINDS
-from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
-from transformer_serving.gateway.access import KEYS_FILE
+from transformer_serving.contract.keys import Key, digest_of, new_key, now
 
 KEYS = {"code", "message", "field", "limit", "got"}
 SECRET = "kettle"
@@ -293,11 +292,9 @@ def back_again(text_serving: TextServing) -> None:
 
 def test_keys(text_serving: TextServing, tmp_path: Path) -> None:
     """The gateway alone has them."""
-    key, path = new_key(), tmp_path / "keys.json"
-    path.write_text(keys_text([Key("bound", digest_of(key), now(), ("texts",))]))
-    server = text_serving.gateway(**{KEYS_FILE.name: str(path)}).start()
-    try:
-        server.wait_for("/health/ready")
+    key = new_key()
+    row = Key("bound", digest_of(key), now(), ("texts",))
+    with text_serving.behind_keys(tmp_path, row) as server:
         bound = {"authorization": f"Bearer {key}"}
         for reply in (server.post("texts", GOOD), server.ask("GET", "/metrics")):
             refused(reply, "unauthorized")
@@ -306,8 +303,6 @@ def test_keys(text_serving: TextServing, tmp_path: Path) -> None:
         for reply in (server.post("vectors", GOOD, bound), others):
             refused(reply, "forbidden")
         assert server.post("texts", GOOD, bound).status == 200
-    finally:
-        server.stop()
 
 
 def test_every_code_has_a_test_here() -> None:

@@ -10,8 +10,7 @@ import pytest
 from tests.browser import PROGRAM, Tab, browser
 from tests.gateway.conftest import Server
 from tests.gateway.text_serving import TextServing
-from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
-from transformer_serving.gateway.access import KEYS_FILE
+from transformer_serving.contract.keys import Key, digest_of, new_key, now
 
 pytestmark = [
     pytest.mark.long,
@@ -30,13 +29,8 @@ KEPT = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie,
 
 @pytest.fixture(scope="module")
 def door(text_serving: TextServing, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    path = tmp_path_factory.mktemp("keys") / "keys.json"
-    path.write_text(keys_text(ROWS))
-    server = text_serving.gateway(**{KEYS_FILE.name: str(path)}).start()
-    try:
-        yield server.wait_for("/health/ready")
-    finally:
-        server.stop()
+    with text_serving.behind_keys(tmp_path_factory.mktemp("keys"), *ROWS) as server:
+        yield server
 
 
 @pytest.fixture

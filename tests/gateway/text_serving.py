@@ -20,8 +20,10 @@ from tests.engine.triton_server import TritonServer, running_triton
 from tests.gateway.conftest import ENDPOINTS, ROOT, STOCK_APP, Server, Session, running_session
 from tests.triton_text import INPUTS, endpoint, load, tokenizer, write_model
 from transformer_serving.contract.endpoint import read_endpoint
+from transformer_serving.contract.keys import Key, keys_text
 from transformer_serving.desk.bundle import preprocess_file
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.gateway.access import KEYS_FILE
 
 # Triton models by name: width of the output, longest queue (0: no limit).
 MODELS = {
@@ -71,6 +73,17 @@ class TextServing:
 
     def gateway(self, *options: str, **settings: str) -> Server:
         return self.session.gateway(*options, **self.settings(**settings))
+
+    @contextlib.contextmanager
+    def behind_keys(self, folder: Path, *rows: Key, **settings: str) -> Iterator[Server]:
+        """A gateway that is ready and takes these keys."""
+        path = folder / "keys.json"
+        path.write_text(keys_text(rows))
+        server = self.gateway(**{KEYS_FILE.name: str(path)}, **settings).start()
+        try:
+            yield server.wait_for("/health/ready")
+        finally:
+            server.stop()
 
     def stock(self, **settings: str) -> Server:
         return self.session.uvicorn(STOCK_APP, **self.settings(**settings))

@@ -66,8 +66,8 @@ def start(tmp_path: Path, temporary: object, monkeypatch: pytest.MonkeyPatch) ->
             script.write_text(parts.get(found[1], STAYS))
             return f"../{script.name}"
 
-        plan = re.sub(r"-m transformer_serving\S+ (\S+)", command, configuration(state))
-        monkeypatch.setattr(supervision, "configuration", lambda _: plan)
+        plan = re.sub(r"-m transformer_serving\S+ (\S+)", command, configuration())
+        monkeypatch.setattr(supervision, "configuration", lambda: plan)
         save_record(state, new_record(state, Ports()))
         supervisor = Supervisor(state)
         supervisor.start()
@@ -176,7 +176,7 @@ def test_a_folder_may_have_any_name(start: Start, tmp_path: Path, name: str) -> 
 def test_why_it_does_not_start_is_said(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "configuration", lambda _: "no configuration")
+    monkeypatch.setattr(supervision, "configuration", lambda: "no configuration")
     with pytest.raises(Failure, match="did not start: Error: File contains no section headers"):
         Supervisor(tmp_path).start()
 

@@ -78,9 +78,7 @@ def triton_command(
     addresses: TritonAddresses | None = None,
     key: str | None = None,
     log_file: Path | None = None,
-    complete_configurations: bool = False,
     extra: Sequence[str] = (),
-    start: Path | None = None,
 ) -> list[str]:
     """The command of a Triton whose models are loaded only on demand, by gRPC alone.
 
@@ -89,16 +87,15 @@ def triton_command(
     others only beside KEY_HEADER. Readiness is asked for each model, because one failed load
     would otherwise make the whole server unready until it restarts.
     The controller writes complete configurations; letting Triton complete them starts a second
-    stub for each load, 1.2 s longer. Folders may be named from `start`, in which it is to be run;
-    without one from the working directory of now.
+    stub for each load, 1.2 s longer. Folders may be named from the working directory of now.
 
     Raises EngineError for a folder that no model could be loaded from.
     """
     listen = addresses or TritonAddresses()
     command = [
         str(tritonserver),
-        f"--model-repository={nameable(repository, start)}",
-        f"--backend-directory={nameable(backend_directory, start)}",
+        f"--model-repository={nameable(repository)}",
+        f"--backend-directory={nameable(backend_directory)}",
         "--model-control-mode=explicit",
         "--strict-readiness=false",
         "--exit-on-error=false",
@@ -110,11 +107,10 @@ def triton_command(
         *_http("metrics", listen.metrics),
         closed_http(),
         *area_options(repository, backend_directory),
+        "--disable-auto-complete-config",
     ]
     if key is not None:
         command.append(closed_grpc(key))
-    if not complete_configurations:
-        command.append("--disable-auto-complete-config")
     if log_file is not None:
         command.append(f"--log-file={log_file}")
     return [*command, *extra]

@@ -32,7 +32,7 @@ from benchmarks.servers.table import Running, gateway
 from benchmarks.studies.gpu import needs
 from benchmarks.studies.gpu.engines import bundle_of, fastest
 from benchmarks.studies.overload import Overload
-from benchmarks.studies.workers import measured
+from benchmarks.studies.workers import measured, remarks
 from transformer_serving.contract.golden import agrees
 from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.bundle.folder import Bundle
@@ -85,9 +85,7 @@ def chosen_loads(encoder: Encoder) -> list[Load]:
     return [
         one
         if one.tool == "open"
-        else replace(
-            one, tool="own", kept=True, title=f"{one.title.partition(' (')[0]} (own generator)"
-        )
+        else replace(one, tool="own", title=f"{one.title.partition(' (')[0]} (own generator)")
         for one in found
     ]
 
@@ -169,24 +167,27 @@ def workers(report: StepReport) -> dict[str, Any]:
             rows[str(count)] = {
                 name: spread([row[name] for row in rounds]).median for name in rounds[0]
             }
-    return {"cores": cores(), "rows": rows}
+    return {"cores": cores(), "rows": rows, REMARKS: remarks(rows)}
 
 
 def by_wrk(server: Running, seconds: float) -> dict[str, float]:
-    """As `measured`, by a program that is not the first to be at its end."""
+    """As `measured`, by a program that is not the first to be at its end, in several threads."""
+    threads = max(1, cores() // 4)
     before, own = cpu_s(server.processes()), processor_time.spent()[processor_time.LOAD]
     with tempfile.TemporaryDirectory(prefix="check-gpu-") as scratch:
         body = Path(scratch) / "text.json"
         body.write_bytes(texts.json_text([texts.SEED]))
         found = wrk(
             f"{server.base}/serve/{OURS}", body, seconds=seconds, clients=loads.KEPT.clients,
-            content_type="application/json", threads=max(1, cores() // 4),
+            content_type="application/json", threads=threads,
         )  # fmt: skip
-    all_cores = found.requests / found.rate * cores()
+    elapsed = found.requests / found.rate
     return {
         "per_s": round((found.requests - found.failed) / found.requests * found.rate, 1),
-        "server": round((cpu_s(server.processes()) - before) / all_cores, 3),
-        "generator": round((processor_time.spent()[processor_time.LOAD] - own) / all_cores, 3),
+        "server": round((cpu_s(server.processes()) - before) / (elapsed * cores()), 3),
+        "generator": round(
+            (processor_time.spent()[processor_time.LOAD] - own) / (elapsed * threads), 3
+        ),
     }
 
 

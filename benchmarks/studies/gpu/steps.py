@@ -122,7 +122,7 @@ def chosen(names: Sequence[str]) -> list[Step]:
 
 def run_step(step: Step, folder: Path, report: StepReport, limit_s: float = LIMIT_S) -> Found:
     """Run one, here, and store what it found; whatever it raises is stored as its failure."""
-    begun = time.monotonic()
+    begun, around = time.monotonic(), provenance()
     state, values = DONE, None
     report(f"{step.name}: {step.title}")
     try:
@@ -133,12 +133,14 @@ def run_step(step: Step, folder: Path, report: StepReport, limit_s: float = LIMI
         state = FAILED
         values = reason(error) if isinstance(error, Exception) else str(error)
         report(f"{step.name}: failed: {values}")
-    return _store(step, folder, state, (), values, time.monotonic() - begun)
+    return _store(step, folder, state, (), values, time.monotonic() - begun, around)
 
 
 def _store(
-    step: Step, folder: Path, state: str, lacks: Sequence[str], values: Any, seconds: float
-) -> Found:
+    step: Step, folder: Path, state: str, lacks: Sequence[str], values: Any, seconds: float,
+    around: Found,
+) -> Found:  # fmt: skip
+    """`around` is provenance() as it was before the step."""
     found = {
         "schema": SCHEMA,
         "step": step.name,
@@ -147,7 +149,7 @@ def _store(
         "lacks": list(lacks),
         "values": values,
         "seconds": round(seconds, 1),
-        **provenance(),
+        **around,
     }
     write_json(folder / f"{step.name}.json", found)
     return found
@@ -156,13 +158,12 @@ def _store(
 def provenance() -> Found:
     """What a figure depends on, and what decides whether a stored step still holds."""
     gpus = read_gpus(os.environ)
+    found = machine.provenance()
     return {
-        "date": machine.today(),
-        "commit": machine.commit(),
+        **found,
         "gpu": [{"name": one.name, "driver": one.driver, "capability": one.compute_capability}
                 for one in gpus],
-        "machine": machine.machine(),
-        "versions": {**machine.versions(), **machine.packages(_PACKAGES)},
+        "versions": {**found["versions"], **machine.packages(_PACKAGES)},
     }  # fmt: skip
 
 
@@ -181,11 +182,11 @@ def all_stored(folder: Path) -> list[Found]:
 
 
 def still_holds(found: Found | None) -> bool:
-    """Whether a stored step is of this commit, GPU and processor, and ended well."""
-    if found is None or found["state"] != DONE:
+    """Whether a stored step is of this very code, on this GPU and processor, and ended well."""
+    if found is None or found["state"] != DONE or not machine.is_exact(found["commit"]):
         return False
     now = provenance()
-    same = all(found[key] == now[key] for key in ("commit", "gpu"))
+    same = all(found[key] == now[key] for key in ("commit", "gpu", "versions"))
     return same and found["machine"]["cpu"] == now["machine"]["cpu"]
 
 
@@ -200,7 +201,7 @@ def run_all(steps: Sequence[Step], folder: Path, report: StepReport, *, again: b
             report(f"{step.name}: stored {found['date']}")
         elif lacking := [said for name in step.needs if (said := lacks(name)) is not None]:
             report(f"{step.name}: not here: {'; '.join(lacking)}")
-            found = _store(step, folder, MISSING, lacking, None, 0.0)
+            found = _store(step, folder, MISSING, lacking, None, 0.0, provenance())
         else:
             found = _in_a_process(step, folder, report)
         results.append(found)
@@ -209,7 +210,7 @@ def run_all(steps: Sequence[Step], folder: Path, report: StepReport, *, again: b
 
 def _in_a_process(step: Step, folder: Path, report: StepReport) -> Found:
     """What was stored of the step before stays where this is broken off."""
-    begun = time.monotonic()
+    begun, around = time.monotonic(), provenance()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=folder) as fresh:
         command = [sys.executable, "-m", "benchmarks", "check-gpu", "--here", "--out", fresh]
@@ -223,7 +224,8 @@ def _in_a_process(step: Step, folder: Path, report: StepReport) -> Found:
         finally:
             status = process.end(_KILLED_S)
         if stored(step, Path(fresh)) is None:
-            return _store(step, folder, FAILED, (), said.format(status), time.monotonic() - begun)
+            seconds = time.monotonic() - begun
+            return _store(step, folder, FAILED, (), said.format(status), seconds, around)
         name = f"{step.name}.json"
         os.replace(Path(fresh) / name, folder / name)
     found = stored(step, folder)

@@ -6,12 +6,14 @@ in a second, times the seconds that each of them is there. So it is measured and
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from transformer_serving.contract.worker.deferred import WITHIN_S
 from transformer_serving.desk import http
 from transformer_serving.desk.bench import contact, load
 from transformer_serving.desk.bench.figures import figures
@@ -23,6 +25,8 @@ _REQUESTS = "transformer_serving_requests_total"
 # The share of what a Triton can do that it shall do: waits grow without bounds towards all of it.
 BUSY = 0.7
 _TIMEOUT_S = 10.0
+# Until every worker has told its figures, which it does by then where its loop has a moment.
+_SETTLE_S = 2 * WITHIN_S
 # Of answers that somebody else got, or that another pod counted.
 _STRANGERS = 0.02
 
@@ -78,8 +82,11 @@ def scaling(
             exit_code=2,
         )
     clients = max(closed, key=lambda row: row.figures.goodput).clients or 1
+    # What workers counted a moment ago may not be on the page yet, of the load before too.
+    time.sleep(_SETTLE_S)
     before = counted(metrics, key)
     run = contact.run(bench.address, bench.payloads, load.Closed(clients, bench.seconds))
+    time.sleep(_SETTLE_S)
     after = counted(metrics, key)
     answers = figures(run).statuses.get("200", 0)
     _alone(after.answers - before.answers, answers)

@@ -44,7 +44,6 @@ from transformer_serving.engine.backends.generation.settings import (
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings
 from transformer_serving.engine.proof.greedy import Asked, Continued
 
-PRECISIONS = ("fp32", "bf16", "int8")
 _KV_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "u8": 1}
 _CACHE_BYTES = 1 << 30
 # The cache that is made unasked holds no more whole sequences.

@@ -174,17 +174,3 @@ def examine(subject: Subject) -> Iterator[Named]:
     for check in CHECKS:
         for finding in check.make(subject):
             yield Named(check.name, finding)
-
-
-def markdown() -> str:
-    """The table as docs/doctor.md has it."""
-    rows = ["| check | looks at | fails when |", "|---|---|---|"]
-    rows += [f"| {row.name} | {row.looks_at} | {row.fails_when} |" for row in CHECKS]
-    return "\n".join(rows) + "\n"
-
-
-def markdown_lines() -> str:
-    """The table of known log lines as docs/doctor.md has it."""
-    rows = ["| line | means | fix |", "|---|---|---|"]
-    rows += [f"| {row.name} | {row.meaning} | {row.fix} |" for row in log_lines.KNOWN]
-    return "\n".join(rows) + "\n"

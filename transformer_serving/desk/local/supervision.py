@@ -62,7 +62,7 @@ class Process:
     uptime_s: float
 
 
-def configuration(state: Path) -> str:
+def configuration() -> str:
     """supervisord.conf of the stack; it is read in the stack's folder.
 
     It names no folder itself: supervisord reads percent signs, semicolons and number signs in one
@@ -159,7 +159,7 @@ class Supervisor:
         # sub-folder `triton` would pass for the package of that name.
         (self.state / "run").mkdir(exist_ok=True)
         config = self.state / "supervisord.conf"
-        write_private(config, configuration(self.state))
+        write_private(config, configuration())
         done = subprocess.run(
             [sys.executable, "-P", "-m", _SUPERVISOR, "-c", str(config)],
             cwd=self.state,
