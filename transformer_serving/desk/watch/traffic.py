@@ -18,8 +18,8 @@ _REMEMBERED = 60
 # Every answer, whoever gave it, as the caller had it: what dashboards show.
 _TIMES = "request_duration_seconds"
 _ANSWERS = f"{_TIMES}_count"
-# What an endpoint's own code tells: all that there is of a rollout's candidate, which is asked under
-# another name.
+# What an endpoint's own code tells: all that there is of a rollout's candidate, which callers reach
+# under another name.
 _OWN_ANSWERS = "requests_total"
 _FIRST_TOKEN = "first_token_seconds"
 _NEXT_TOKEN = "token_seconds"

@@ -39,8 +39,8 @@ _REMEMBERED = 1 << 16
 Suffixes = Mapping[tuple[str, str], str]
 # The names of endpoints that are shown; None: all.
 Known = Collection[str] | None
-# The faults for which the gateway itself refuses: too many bytes of bodies, and an endpoint whose code
-# has not come; of no endpoint's requests the question of another protocol whether one is ready.
+# The faults for which the gateway itself refuses: too many bytes of bodies, and an endpoint whose
+# code has not come; of no endpoint's requests another protocol's question whether one is ready.
 _REFUSALS = ("overloaded", "unavailable")
 _ANSWERS = {OK: "200", **{code: str(KINDS[code].status) for code in FAULTS}}
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
