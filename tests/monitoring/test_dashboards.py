@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from scripts.dashboards.endpoint import ENDPOINT
 from scripts.dashboards.engines import ENGINES
 from scripts.dashboards.expressions import P
 from scripts.dashboards.grafana import text
@@ -188,6 +189,13 @@ def test_what_two_tritons_have_alike_counts_once(
     command = [program("promtool", "prometheus"), "test", "rules", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_token_counts_where_they_are_counted() -> None:
+    """Times of first tokens are one a request, however many sequences it has."""
+    (panel,) = (one for one in ENDPOINT.panels() if one.title == "Tokens generated a second")
+    (query,) = panel.queries
+    assert set(re.findall(rf"{P}\w+", query.expression)) == {f"{P}generated_tokens_total"}
 
 
 @EACH

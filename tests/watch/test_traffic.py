@@ -25,12 +25,12 @@ class Gateway:
             "transformer_serving_request_duration_seconds", "x", ("endpoint", "status", "code"),
             registry=self.registry, buckets=(0.1, 1.0),
         )  # fmt: skip
-        self.first = self._histogram("first_token_seconds", (0.1, 1.0))
-        self.gaps = self._histogram("token_seconds", (0.1, 1.0))
-
-    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(
-            f"transformer_serving_{name}", "x", _OF_ONE, registry=self.registry, buckets=buckets
+        self.first = Histogram(
+            "transformer_serving_first_token_seconds", "x", _OF_ONE, registry=self.registry,
+            buckets=(0.1, 1.0),
+        )  # fmt: skip
+        self.tokens = Counter(
+            "transformer_serving_generated_tokens", "x", _OF_ONE, registry=self.registry
         )
 
     def gauge(self, name: str, *labels: str) -> Gauge:
@@ -175,10 +175,10 @@ def test_what_waits_runs_and_fails() -> None:
     for endpoint, times in (("", 1), ("text", 2), ("other", 1)):
         refused.labels(endpoint, "unauthorized").inc(times)
     refused.labels("", "too_large").inc(0)
+    # Of several sequences one request has the first tokens.
     for _ in range(2):
         gateway.first.labels("text").observe(0.05)
-    for _ in range(30):
-        gateway.gaps.labels("text").observe(0.01)
+    gateway.tokens.labels("text").inc(40)
     traffic = gateway.look(history, 2.0)
     assert (traffic.waiting_tokens, traffic.waiting_tokens_limit) == (120, 800)
     assert (traffic.running_streams, traffic.running_streams_limit) == (4, 256)
@@ -186,7 +186,7 @@ def test_what_waits_runs_and_fails() -> None:
     assert traffic.refused_per_s == {"unauthorized": 2.0}
     text = traffic.endpoints["text"].text
     assert text is not None
-    assert (text.tokens_per_s, text.first_token_p50_s, text.running) == (16.0, 0.05, 3)
+    assert (text.tokens_per_s, text.first_token_p50_s, text.running) == (20.0, 0.05, 3)
     assert list(history.waiting) == [120, 120]
 
 

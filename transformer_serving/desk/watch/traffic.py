@@ -22,7 +22,7 @@ _ANSWERS = f"{_TIMES}_count"
 # under another name.
 _OWN_ANSWERS = "requests_total"
 _FIRST_TOKEN = "first_token_seconds"
-_NEXT_TOKEN = "token_seconds"
+_TOKENS = "generated_tokens_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +167,9 @@ def _text(risen: Risen, page: Page, name: str) -> TextTraffic | None:
         for series in page.counters
     ):
         return None
-    # The counter of generated tokens rises when a sequence ends, which may take minutes.
-    rates = (risen.rate(f"{one}_count", endpoint=name) for one in (_FIRST_TOKEN, _NEXT_TOKEN))
     first = risen.buckets(_FIRST_TOKEN, endpoint=name)
     return TextTraffic(
-        tokens_per_s=sum(rates),
+        tokens_per_s=risen.rate(_TOKENS, endpoint=name),
         first_token_p50_s=histogram_quantile(0.5, first),
         first_token_p99_s=histogram_quantile(0.99, first),
         running=_whole(page.gauge("running_streams", endpoint=name)) or 0,
