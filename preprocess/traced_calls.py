@@ -5,6 +5,7 @@ Tested by tests/preprocess/test_traced_calls.py.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from preprocess.ticket import Text, Ticket
 from preprocess.tracing import PassageTrace
 from preprocess.triton.handed_on import handed_on
+from transformer_serving.contract.errors import FAULTS, ServingError
 from transformer_serving.contract.worker.trace_context import HEADER, STATE_HEADER, new_span_id
 from transformer_serving.contract.worker.tracing import Attributes, Trace
 
@@ -46,11 +48,13 @@ def _call_of(traces: Sequence[PassageTrace], attributes: Attributes) -> Iterator
     span_id = new_span_id()
     for other in others:
         other.calls.append((first.trace.trace_id, span_id))
-    began, failed = time.monotonic(), True
+    began, failed = time.monotonic(), False
     try:
         with _handing_on(first.trace, span_id):
             yield
-        failed = False
+    except BaseException as error:
+        failed = _is_fault(error)
+        raise
     finally:
         first.trace.below(
             "engine call", "client", began, time.monotonic(), attributes, span_id=span_id,
@@ -72,10 +76,10 @@ class TracedStream:
         try:
             with _handing_on(self._trace, self._span_id):
                 yield
-            self._first = time.monotonic()
-        finally:
-            if self._first is None:
-                self.ended(failed=True)
+        except BaseException as error:
+            self.ended(failed=_is_fault(error))
+            raise
+        self._first = time.monotonic()
 
     def ended(self, *, failed: bool) -> None:
         first = self._first
@@ -83,6 +87,13 @@ class TracedStream:
             "engine stream", "client", self._began, time.monotonic(), {}, span_id=self._span_id,
             events=() if first is None else (("first token", first),), failed=failed,
         )  # fmt: skip
+
+
+def _is_fault(error: BaseException) -> bool:
+    """Not where nobody waits any more, or the caller is at fault: the request's span has it so."""
+    if isinstance(error, ServingError):
+        return error.kind.code in FAULTS
+    return not isinstance(error, asyncio.CancelledError)
 
 
 @contextmanager

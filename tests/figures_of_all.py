@@ -43,7 +43,7 @@ def preprocess_figures() -> None:
     text.first(0.1)
     text.gap(0.01, 1)
     text.seated(1)
-    text.ended(1)
+    text.came(1)
     text.left(1)
     text.cut("disconnect")
     tell_streams_limit(64)

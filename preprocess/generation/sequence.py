@@ -130,7 +130,6 @@ class Sequence:
             return
         self._open = False
         self._replies.close(failed=self.ending is None and reason != DISCONNECT)
-        self._figures.ended(self.new_tokens)
         if self.ending is None:
             self._figures.cut(reason)
 
@@ -205,6 +204,7 @@ class Sequence:
 
     def _told(self, tokens: int) -> None:
         now = time.monotonic()
+        self._figures.came(tokens)
         if self.new_tokens:
             self._figures.gap(now - self._last, tokens)
         self._last = now

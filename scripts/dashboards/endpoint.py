@@ -128,9 +128,6 @@ _ENGINE = (
     ),
 )
 
-_TOKENS = " + ".join(
-    rate(of(f"{P}{figure}_count", CHOSEN)) for figure in ("first_token_seconds", "token_seconds")
-)
 _TEXT = (
     Panel(
         "Time to the first token",
@@ -155,8 +152,8 @@ _TEXT = (
         Kind.LINES,
         "short",
         8,
-        "As they come.",
-        (Query(_TOKENS, "tokens"),),
+        "As they come, of every sequence.",
+        (Query(rate(of(f"{P}generated_tokens_total", CHOSEN)), "tokens"),),
         Needs.TEXT_GENERATION,
     ),
     Panel(

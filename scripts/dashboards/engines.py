@@ -11,6 +11,8 @@ SERVED = 'model!~"[.].*"'
 _MODEL = "{{model}}"
 _READY = (Word(0, "not served", "red"), Word(1, "served", "green"))
 _DONE = rate(of("nv_inference_request_success", SERVED), "model")
+# Each once, on however many Tritons and GPUs it is.
+_VERSIONS = f"count by (model, version) ({of('nv_inference_request_success', SERVED)})"
 
 
 def _mean(what: str) -> str:
@@ -120,8 +122,14 @@ _CONTROLLER = (
         Kind.STAT,
         "short",
         12,
-        "How many are in each state; one that failed is not served.",
-        (Query(f"sum by (state) ({P}engine_proof)", "{{state}}"),),
+        "How many are in each state, be it on one Triton of several; one that failed is not served "
+        "there.",
+        (
+            Query(
+                f"sum by (state) (max by (endpoint, bundle, state) ({P}engine_proof))",
+                "{{state}}",
+            ),
+        ),
     ),
     Panel(
         "Endpoints that Triton serves",
@@ -143,7 +151,7 @@ _CONTROLLER = (
         "short",
         12,
         "Of each model: two while a new one is loaded before the old one goes.",
-        (Query(f"count by (model) ({of('nv_inference_request_success', SERVED)})", _MODEL),),
+        (Query(f"count by (model) ({_VERSIONS})", _MODEL),),
     ),
     Panel(
         "What proofs took",

@@ -16,6 +16,8 @@ from transformer_serving.desk.monitoring.times import (
 _TIMES = TimeScale()
 _RED, _GREEN = "red", "green"
 _AT = "{{endpoint}}"
+# Every container counts its processes from 1.
+_WORKER = "{{instance}} {{pid}}"
 # By the alert of an objective: what is promised, what that needs, and how the bad ones' share is
 # made. No answer of 500 may have come yet; of times there are bad ones, be they none, wherever the
 # promise is made.
@@ -164,7 +166,7 @@ _WORKERS = (
         "short",
         8,
         "Cores that it keeps busy.",
-        (Query(rate('process_cpu_seconds_total{pid!=""}', "instance, pid"), "{{pid}}"),),
+        (Query(rate('process_cpu_seconds_total{pid!=""}', "instance, pid"), _WORKER),),
     ),
     Panel(
         "Memory of each worker",
@@ -172,7 +174,7 @@ _WORKERS = (
         "bytes",
         8,
         "Resident.",
-        (Query(total('process_resident_memory_bytes{pid!=""}', "instance, pid"), "{{pid}}"),),
+        (Query(total('process_resident_memory_bytes{pid!=""}', "instance, pid"), _WORKER),),
     ),
     Panel(
         "Files and connections of each worker",
@@ -180,7 +182,7 @@ _WORKERS = (
         "short",
         8,
         "That it has open.",
-        (Query(total('process_open_fds{pid!=""}', "instance, pid"), "{{pid}}"),),
+        (Query(total('process_open_fds{pid!=""}', "instance, pid"), _WORKER),),
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ import transformers
 from tritonclient.utils import InferenceServerException
 
 from tests.engine.streams import GREEDY, Caller, figures, options, part, until
+from tests.engine.test_orphans import stubs
+from tests.engine.test_proofs import row
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from tests.language_models import POSITIONS, save_language_model
 from transformer_serving.contract.endpoint import Limits
@@ -32,6 +35,7 @@ from transformer_serving.desk.source.language_model import (
 )
 from transformer_serving.engine.backends.generation.pipeline import _scheduler
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
+from transformer_serving.engine.controller.metrics import MetricsPage
 
 pytestmark = pytest.mark.slow
 
@@ -313,6 +317,29 @@ def test_loaded_again_it_writes_on_in_the_same_rows(tmp_path: Path, built: Built
         server.client().unload_model(name)
         wait_until(lambda: unloads(server, name) == 4, 30)
         until(server, name, running=0, finished_total=30)
+
+
+def test_what_a_killed_process_left_is_on_no_page_of_ours(tmp_path: Path, built: Built) -> None:
+    """Triton has its last gauges for good: an alert would take them for a cache that is full."""
+    with running_triton(tmp_path / "t") as server:
+        name = serve(server, built, num_kv_blocks="16")
+        page = MetricsPage(f"http://{server.addresses.metrics}/metrics")
+        page.show([row("text", model=name, versions_loaded=(1,))], None, triton_ready=True)
+        running = Caller(server, name, [1, 2, 3], options(POSITIONS - 3))
+        assert running.first.wait(20)
+        until(server, name, running=1)
+        names = {"running", "waiting", "cache_use"}
+        gauge = re.compile(r"^transformer_serving_generation_(running|waiting|cache_use)\{", re.M)
+        assert set(gauge.findall(page.text())) == names
+        [process] = [one for one in stubs(server) if name in " ".join(one.cmdline())]
+        process.kill()
+        with pytest.raises(InferenceServerException, match="is not healthy"):
+            Caller(server, name, [1], options(1)).end()
+        server.client().unload_model(name)
+        assert figures(server, name)["running"] == 1
+        page.show([row("text", model=name, versions_loaded=())], None, triton_ready=True)
+        assert gauge.findall(page.text()) == []
+        assert f'transformer_serving_generation_tokens_total{{model="{name}"' in page.text()
 
 
 def unloads(server: TritonServer, name: str) -> int:

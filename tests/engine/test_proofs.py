@@ -132,6 +132,43 @@ def row(endpoint: str, **values: object) -> EndpointStatus:
     )
 
 
+# As Triton writes it; of version 1 the process was killed, and another model is not ours.
+_TRITONS = """\
+# HELP transformer_serving_generation_cache_use Part of the cache's blocks
+# TYPE transformer_serving_generation_cache_use gauge
+transformer_serving_generation_cache_use{model="text",version="2"} 0.1
+transformer_serving_generation_cache_use{model="text",version="1"} 0.95
+transformer_serving_generation_cache_use{model="gone",version="2"} 0.95
+# HELP transformer_serving_generation_tokens_total Tokens generated
+# TYPE transformer_serving_generation_tokens_total counter
+transformer_serving_generation_tokens_total{model="text",version="1"} 7
+# HELP nv_inference_pending_request_count Instantaneous number of pending requests
+# TYPE nv_inference_pending_request_count gauge
+nv_inference_pending_request_count{model="other",version="1"} 3
+"""
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_gauges_of_a_version_that_is_not_loaded_are_left_out(known: bool) -> None:
+    """What of a process that was killed stays for good; as long as Triton says what is loaded."""
+    triton = serve_metrics("127.0.0.1:0", lambda: _TRITONS)
+    assert triton is not None
+    page = MetricsPage(f"http://127.0.0.1:{triton.server_address[1]}/metrics")
+    page.show([row("text", model="text", versions_loaded=(2,))], None, triton_ready=known)
+    try:
+        text = page.text()
+    finally:
+        triton.shutdown()
+        triton.server_close()
+    dead = [line for line in _TRITONS.splitlines(keepends=True) if line.endswith(" 0.95\n")]
+    assert len(dead) == 2
+    assert [line in text for line in dead] == [not known] * 2
+    for line in dead:
+        text = text.replace(line, "")
+    left = [line for line in _TRITONS.splitlines() if not line.endswith(" 0.95")]
+    assert text.splitlines()[-len(left) :] == left
+
+
 def test_the_page_has_our_figures_and_then_tritons(tmp_path: Path) -> None:
     page = MetricsPage(None)
     assert "transformer_serving_engine_triton_ready 0\n" in page.text()

@@ -16,7 +16,7 @@ from prometheus_client.samples import Exemplar
 
 from transformer_serving.contract.worker.durations import NAME
 from transformer_serving.gateway.figures import counted_rows
-from transformer_serving.gateway.figures.counted_rows import COUNTER, counted_page, sums
+from transformer_serving.gateway.figures.counted_rows import COUNTER, REFUSED, counted_page, sums
 
 # A worker with counters and histograms of every kind of label; the page as the library makes it.
 WORKER = """
@@ -88,6 +88,17 @@ def test_endpoints_that_are_not_known_are_left_out(tmp_path: Path) -> None:
     run(tmp_path, WORKER, "one", "two")
     found, _ = rows(page_of(tmp_path, {"two"}))
     assert {dict(labels).get("endpoint") for _, labels in found} == {None, "", "two"}
+
+
+def test_refusals_that_alert_begin_at_zero() -> None:
+    """Of too many bytes, and of an endpoint's code that has not come, or its readiness."""
+    found, _ = rows(counted_page({}, {}, {"texts"}))
+    shown = {labels: value for (name, labels), value in found.items() if name == f"{REFUSED}_total"}
+    assert shown == {
+        frozenset({("endpoint", endpoint), ("code", code)}): 0.0
+        for endpoint in ("", "texts")
+        for code in ("overloaded", "unavailable")
+    }
 
 
 def test_a_help_that_was_reworded_makes_no_second_row(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_what_has_not_happened_yet_is_zero(text_serving: TextServing) -> None:
             assert rows("request_duration_seconds_sum", name).keys() == {
                 status + code for status, code in codes
             }
-            assert rows("gateway_refused_total", name) == {"overloaded": 0}
+            assert rows("gateway_refused_total", name) == {"overloaded": 0, "unavailable": 0}
             assert rows("requests_total", name) == dict.fromkeys(
                 ("200", *(status for status, _ in faults)), 0
             )

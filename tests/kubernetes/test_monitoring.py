@@ -6,6 +6,10 @@ import json
 import re
 import shutil
 import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +20,12 @@ import yaml
 from scripts.dashboards.grafana import text
 from scripts.dashboards.table import CHART_FOLDER, DASHBOARDS
 from tests.kubernetes.chart import CHART, CLEARML, LOCAL, Manifest, kinds, one, rendered
+from tests.monitoring.test_scrapes import running_prometheus, until
 from transformer_serving.desk.monitoring import chart
-from transformer_serving.desk.monitoring.__main__ import FOLDER, RULES
+from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES
 from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB
 from transformer_serving.desk.monitoring.rules import LIMITS
+from transformer_serving.engine.controller.metrics_server import serve_metrics
 
 MONITORED = {
     "monitoring": {"podMonitors": True, "rules": True, "dashboards": True},
@@ -111,10 +117,70 @@ def test_pods_are_read_under_the_names_that_the_rules_have() -> None:
     objects = rendered(CLEARML, MONITORED)
     for part, job in (("inference", INFERENCE_JOB), ("triton", ENGINE_JOB)):
         (endpoint,) = one(objects, "PodMonitor", f"demo-{part}")["spec"]["podMetricsEndpoints"]
-        given = {row["targetLabel"]: row for row in endpoint["relabelings"]}
+        given = {row.get("targetLabel"): row for row in endpoint["relabelings"]}
         assert given["job"]["replacement"] == job
         assert given["instance"]["sourceLabels"] == ["__meta_kubernetes_pod_name"]
         assert any(job in rule["expr"] for group in groups() for rule in group["rules"])
+
+
+# What the Prometheus operator sets of each pod before it comes to our own relabelings:
+# generatePodMonitorConfig in its pkg/prometheus/promcfg.go.
+_BY_THE_OPERATOR: list[dict[str, Any]] = [
+    {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+    {"source_labels": ["__meta_kubernetes_pod_container_name"], "target_label": "container"},
+    {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
+    {"target_label": "job", "replacement": "serving/demo-inference"},
+    {"target_label": "endpoint", "replacement": "http"},
+]
+_SNAKE = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
+
+
+@pytest.mark.slow
+def test_an_endpoint_keeps_its_name_beside_what_the_operator_sets(tmp_path: Path) -> None:
+    """It calls a pod's port `endpoint`: alerts and dashboards would see all of ours as one."""
+    monitor = one(rendered(CLEARML, MONITORED), "PodMonitor", "demo-inference")
+    (asked,) = monitor["spec"]["podMetricsEndpoints"]
+    ours = [
+        {_SNAKE.get(key, key): value for key, value in row.items()} for row in asked["relabelings"]
+    ]
+    pod = {
+        "__meta_kubernetes_namespace": "serving", "__meta_kubernetes_pod_name": "demo-inference-0",
+        "__meta_kubernetes_pod_container_name": "inference",
+    }  # fmt: skip
+    page = 'up_to_here{endpoint="texts"} 1\nup_to_here{endpoint="stories"} 2\n'
+    with figures_at(page) as target:
+        job = {
+            "job_name": "podMonitor/serving/demo-inference/0", "scrape_interval": "1s",
+            "scrape_timeout": "1s", "static_configs": [{"targets": [target], "labels": pod}],
+            "relabel_configs": [*_BY_THE_OPERATOR, *ours],
+        }  # fmt: skip
+        (tmp_path / PROMETHEUS).write_text(yaml.safe_dump({"scrape_configs": [job]}))
+        with running_prometheus(tmp_path) as address:
+            rows = until(partial(metrics, address, "up_to_here"))
+    of_both = {
+        "__name__": "up_to_here", "namespace": "serving", "container": "inference",
+        "pod": "demo-inference-0", "job": INFERENCE_JOB, "instance": "demo-inference-0",
+    }  # fmt: skip
+    assert rows == [{**of_both, "endpoint": name} for name in ("stories", "texts")]
+
+
+@contextmanager
+def figures_at(page: str) -> Iterator[str]:
+    """The host:port of a server of these figures."""
+    server = serve_metrics("127.0.0.1:0", lambda: page)
+    assert server is not None
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def metrics(address: str, query: str) -> list[dict[str, str]]:
+    """The labels of an instant query's rows, by their endpoints."""
+    with urllib.request.urlopen(f"{address}/api/v1/query?query={query}", timeout=30) as answer:
+        rows = [row["metric"] for row in json.load(answer)["data"]["result"]]
+    return sorted(rows, key=lambda row: str(row.get("endpoint")))
 
 
 def test_each_dashboard_is_an_object_that_grafanas_sidecar_takes() -> None:

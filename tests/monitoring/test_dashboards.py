@@ -15,11 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
+from scripts.dashboards.endpoint import ENDPOINT
+from scripts.dashboards.engines import ENGINES
+from scripts.dashboards.expressions import P
 from scripts.dashboards.grafana import text
 from scripts.dashboards.panel import GRID_COLUMNS, Dashboard, Kind, Needs
 from scripts.dashboards.table import DASHBOARDS, FOLDER
 from tests.monitoring.test_alerts import OBSERVABILITY, of_generation
 from tests.monitoring.test_scrapes import program
+from transformer_serving.engine.controller.status import PROOF_STATES
 
 EACH = pytest.mark.parametrize("shown", DASHBOARDS, ids=lambda one: one.name)
 # What Triton's own page has: docs of release 24.10, "Metrics".
@@ -122,6 +126,76 @@ def test_promtool_reads_every_query(shown: Dashboard, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"SUCCESS: {len(rules)} rules found" in done.stdout
+
+
+@EACH
+def test_a_legend_tells_lines_apart(shown: Dashboard) -> None:
+    """It has every label by which the outermost sum is made, but for bounds of buckets."""
+    for panel in shown.panels():
+        for query in panel.queries:
+            by = re.search(r"\bby \(([\w, ]+)\)", query.expression)
+            labels = set(by[1].split(", ")) - {"le"} if by else set()
+            assert labels <= set(re.findall(r"\{\{(\w+)\}\}", query.legend)), query
+
+
+# Two Tritons, one of them with two GPUs, have the same two models, one of them in two versions; a
+# bundle's proof still runs in the second.
+_TWO_TRITONS = (
+    *(
+        (f'nv_inference_request_success{{model="{model}",version="{version}",{where}}}', 7)
+        for model, version in (("texts", 1), ("texts", 2), ("stories", 1), (".proof", 1))
+        for where in ('instance="a",gpu_uuid="0"', 'instance="a",gpu_uuid="1"', 'instance="b"')
+    ),
+    *(
+        (f'{P}engine_proof{{{labels},state="{state}"}}', int(state == present))
+        for labels, present in (
+            ('endpoint="texts",bundle="2",instance="a"', "proven"),
+            ('endpoint="texts",bundle="2",instance="b"', "proven"),
+            ('endpoint="stories",bundle="1",instance="a"', "proven"),
+            ('endpoint="stories",bundle="1",instance="b"', "proving"),
+        )
+        for state in PROOF_STATES
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("title", "found"),
+    [
+        ("Bundles by proof", {"state": {"proven": 2, "unproven": 0, "proving": 1, "failed": 0}}),
+        ("Loaded versions", {"model": {"texts": 2, "stories": 1}}),
+    ],
+)  # fmt: skip
+def test_what_two_tritons_have_alike_counts_once(
+    title: str, found: dict[str, dict[str, int]], tmp_path: Path
+) -> None:
+    (panel,) = (panel for panel in ENGINES.panels() if panel.title == title)
+    (query,) = panel.queries
+    ((label, values),) = found.items()
+    asked = {
+        "expr": query.expression,
+        "eval_time": "1m",
+        "exp_samples": [
+            {"labels": f'{{{label}="{name}"}}', "value": value} for name, value in values.items()
+        ],
+    }
+    one = {
+        "interval": "1m",
+        "input_series": [{"series": row, "values": f"{value}x2"} for row, value in _TWO_TRITONS],
+        "promql_expr_test": [asked],
+    }
+    file = tmp_path / "panel.yaml"
+    file.write_text(yaml.safe_dump({"tests": [one]}))
+    command = [program("promtool", "prometheus"), "test", "rules", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_token_counts_where_they_are_counted() -> None:
+    """Times of first tokens are one a request, however many sequences it has."""
+    (panel,) = (one for one in ENDPOINT.panels() if one.title == "Tokens generated a second")
+    (query,) = panel.queries
+    assert set(re.findall(rf"{P}\w+", query.expression)) == {f"{P}generated_tokens_total"}
 
 
 @EACH

@@ -144,6 +144,13 @@ def prometheus(folder: Path, targets: dict[str, list[str]], key: str) -> Iterato
     (folder / RULES).write_text(rules(QUICK, limits({})))
     place = Place(str(folder / "metrics_key"), targets=targets, alertmanagers=())
     (folder / PROMETHEUS).write_text(prometheus_config(QUICK, place))
+    with running_prometheus(folder) as address:
+        yield address
+
+
+@contextmanager
+def running_prometheus(folder: Path) -> Iterator[str]:
+    """A Prometheus with the configuration that lies there; its address."""
     address = f"127.0.0.1:{free_port()}"
     command = [
         program("prometheus", "prometheus"), f"--config.file={folder / PROMETHEUS}",

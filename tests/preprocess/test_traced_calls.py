@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from preprocess.generation.engine import TextEngine
+from preprocess.generation.engine import TextEngine, unless_left
 from preprocess.passage import Departures, Passage
 from preprocess.tensors import Tensor
+from preprocess.traced_calls import _call_of
 from preprocess.triton.client import TritonClient
 from preprocess.triton.handed_on import handed_on
 from preprocess.triton.http import HttpTriton
@@ -307,6 +308,44 @@ def test_a_request_whose_answer_goes_on_is_a_span_until_it_has_ended(
     (own,) = called(queue, "serve texts")
     assert own.failed is failed
     assert own.attributes["http.response.status_code"] == 200
+
+
+async def test_a_caller_that_leaves_before_the_first_token_fails_no_span(queue: Kept) -> None:
+    """As one that leaves after it, and as the spans of its request."""
+    opening = asyncio.Event()
+
+    class Waiting(Opening):
+        async def _opened(self, request: Any, deadline: float) -> Replies:
+            opening.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    one, caller = passage(queue), asyncio.get_running_loop().create_future()
+    asked = asyncio.ensure_future(unless_left(Waiting()._open(None, soon(), one), caller))  # type: ignore[arg-type]
+    await opening.wait()
+    caller.set_result(None)
+    with pytest.raises(ServingError, match="closed the connection"):
+        await asked
+    (span,) = queue.spans
+    assert (span.name, span.failed, span.events) == ("engine stream", False, ())
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [(asyncio.CancelledError(), False), (caller_left(), False), (too_late(), True),
+     (ValueError("of ours"), True)],
+    ids=["cancelled", "left", "deadline", "another"],
+)  # fmt: skip
+async def test_a_call_fails_by_what_is_a_fault(
+    queue: Kept, error: BaseException, failed: bool
+) -> None:
+    """Of one that a worker's end breaks off, nobody says that it went wrong."""
+    made = passage(queue)
+    assert made.trace is not None
+    with pytest.raises(type(error)), _call_of([made.trace], {}):
+        raise error
+    (call,) = called(queue, "engine call")
+    assert call.failed is failed
 
 
 async def test_a_stream_that_does_not_open_is_a_failed_span(queue: Kept) -> None:

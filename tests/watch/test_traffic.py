@@ -25,21 +25,26 @@ class Gateway:
             "transformer_serving_request_duration_seconds", "x", ("endpoint", "status", "code"),
             registry=self.registry, buckets=(0.1, 1.0),
         )  # fmt: skip
-        self.first = self._histogram("first_token_seconds", (0.1, 1.0))
-        self.gaps = self._histogram("token_seconds", (0.1, 1.0))
-
-    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(
-            f"transformer_serving_{name}", "x", _OF_ONE, registry=self.registry, buckets=buckets
+        self.first = Histogram(
+            "transformer_serving_first_token_seconds", "x", _OF_ONE, registry=self.registry,
+            buckets=(0.1, 1.0),
+        )  # fmt: skip
+        self.tokens = Counter(
+            "transformer_serving_generated_tokens", "x", _OF_ONE, registry=self.registry
         )
 
     def gauge(self, name: str, *labels: str) -> Gauge:
         return Gauge(f"transformer_serving_{name}", "x", labels, registry=self.registry)
 
     def answer(self, endpoint: str, status: int = 200, seconds: float = 0.05) -> None:
+        """Of an endpoint of ours, by its own code and by the gateway."""
         self.requests.labels(endpoint, str(status)).inc()
-        if status == 200:
-            self.seconds.labels(endpoint, "200", "ok").observe(seconds)
+        self.took(endpoint, status, seconds)
+
+    def took(self, endpoint: str, status: int, seconds: float = 0.05) -> None:
+        """As the gateway alone tells of it."""
+        code = "ok" if status == 200 else f"of {status}"
+        self.seconds.labels(endpoint, str(status), code).observe(seconds)
 
     def look(self, history: History, at: float) -> Traffic:
         traffic = history.add(read_page(generate_latest(self.registry).decode(), at))
@@ -66,6 +71,40 @@ def test_rates_and_times_of_each_endpoint() -> None:
     assert list(history.requests["a"]) == [None, 4.0]
     assert list(history.requests["b"]) == [0.5]
     assert json.loads(json.dumps(traffic.as_json()))["endpoints"]["b"]["text"] is None
+
+
+def test_an_answer_is_what_the_caller_had_as_dashboards_have_it() -> None:
+    """Whoever gave it: of a stream that broke the endpoint's code says 200, of another's code and
+    of code that is missing it says nothing.
+    """
+    gateway, history = Gateway(), History()
+    gateway.look(history, 0.0)
+    for status in (200, 502, 499):
+        gateway.requests.labels("text", "200").inc()
+        gateway.took("text", status)
+    for status in (200, 500):
+        gateway.took("other", status)
+    gateway.took("missing", 503)
+    found = gateway.look(history, 1.0).endpoints
+    shown = {
+        name: (row.requests_per_s, row.refused_per_s, row.errors_per_s)
+        for name, row in found.items()
+    }
+    assert shown == {"text": (3, 1, 1), "other": (2, 0, 1), "missing": (1, 0, 1)}
+
+
+def test_a_candidate_that_is_asked_under_its_routes_name_has_its_part_of_the_answers() -> None:
+    """Its rows of the gateway's are there, and stay 0."""
+    gateway, history = Gateway(), History()
+    gateway.seconds.labels("a/7", "200", "ok")
+    gateway.seconds.labels("a/7", "502", "engine_failed")
+    gateway.look(history, 0.0)
+    for by, status in (("a", 200), ("a/7", 200), ("a/7", 502)):
+        gateway.requests.labels(by, str(status)).inc()
+        gateway.took("a", status)
+    found = gateway.look(history, 1.0).endpoints
+    assert (found["a"].requests_per_s, found["a"].errors_per_s) == (3, 1)
+    assert (found["a/7"].requests_per_s, found["a/7"].errors_per_s) == (2, 1)
 
 
 def test_a_gateway_that_began_again_knows_other_endpoints() -> None:
@@ -129,16 +168,17 @@ def test_what_waits_runs_and_fails() -> None:
     for endpoint, pid, value in (("text", "1", 1), ("text", "2", 0), ("other", "1", 1)):
         golden.labels(endpoint, pid).set(value)
     refused = Counter(
-        "transformer_serving_gateway_refused", "x", ("code",), registry=gateway.registry
+        "transformer_serving_gateway_refused", "x", ("endpoint", "code"), registry=gateway.registry
     )
-    refused.labels("unauthorized").inc(5)
+    refused.labels("", "unauthorized").inc(5)
     gateway.look(history, 0.0)
-    refused.labels("unauthorized").inc(4)
-    refused.labels("too_large").inc(0)
+    for endpoint, times in (("", 1), ("text", 2), ("other", 1)):
+        refused.labels(endpoint, "unauthorized").inc(times)
+    refused.labels("", "too_large").inc(0)
+    # Of several sequences one request has the first tokens.
     for _ in range(2):
         gateway.first.labels("text").observe(0.05)
-    for _ in range(30):
-        gateway.gaps.labels("text").observe(0.01)
+    gateway.tokens.labels("text").inc(40)
     traffic = gateway.look(history, 2.0)
     assert (traffic.waiting_tokens, traffic.waiting_tokens_limit) == (120, 800)
     assert (traffic.running_streams, traffic.running_streams_limit) == (4, 256)
@@ -146,7 +186,7 @@ def test_what_waits_runs_and_fails() -> None:
     assert traffic.refused_per_s == {"unauthorized": 2.0}
     text = traffic.endpoints["text"].text
     assert text is not None
-    assert (text.tokens_per_s, text.first_token_p50_s, text.running) == (16.0, 0.05, 3)
+    assert (text.tokens_per_s, text.first_token_p50_s, text.running) == (20.0, 0.05, 3)
     assert list(history.waiting) == [120, 120]
 
 

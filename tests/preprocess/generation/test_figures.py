@@ -69,6 +69,19 @@ async def test_golden_requests_count_nowhere_and_the_rows_are_there(asker: Asker
     assert [value(asker, name) for name in COUNTED] == [1, 3, 4]
 
 
+async def test_tokens_count_as_they_come_of_every_sequence(asker: Asker) -> None:
+    """Also of those that begin where another one ends, and of one token each."""
+    await asker.ask(asked(1, num_return_sequences=4))
+    assert value(asker, "generated_tokens_total") == 4
+    stream = await asker.ask({"text": "hang w30", "stream": True})
+    for _ in range(3):
+        await anext(stream.body_iterator)
+    assert value(asker, "generated_tokens_total") == 7
+    assert value(asker, "running_streams") == 1
+    stream.close()
+    assert value(asker, "generated_tokens_total") == 7
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_a_fault_of_one_cuts_is_counted_by_that_fault(
     asker: Asker, stream: bool

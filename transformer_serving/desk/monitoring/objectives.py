@@ -18,10 +18,11 @@ _FIRST = "transformer_serving_first_token_seconds"
 _REQUESTS = "transformer_serving_request_duration_seconds"
 _OK = 'endpoint!="",code="ok"'
 # A text that is generated takes as long as it is asked to be; its first token has a row of its own,
-# under the endpoint's name. A canary route's is a name of requests alone: the gateway tells of it.
-# What was such in the window is, though it be removed by now.
+# under the endpoint's name. A canary route's is a name of requests alone: the gateway tells of it,
+# and of endpoints, too, where there is one. What was such in the window is, though it be removed by
+# now; the row alone says nothing, as it stays until the workers end, whatever bundle comes.
 _WHOLE = (
-    f"unless on (endpoint) (sum by (endpoint) (count_over_time({_FIRST}_count[$over])) "
+    f"unless on (endpoint) (sum by (endpoint) (increase({_FIRST}_count[$over])) > 0 "
     "or max by (endpoint) "
     "(max_over_time(transformer_serving_gateway_generates_text[$over])))"
 )

@@ -15,9 +15,14 @@ from transformer_serving.desk.watch.quantiles import histogram_quantile
 SPAN_S = 15.0
 # As many looks as a sparkline may show.
 _REMEMBERED = 60
-_REQUESTS = "requests_total"
+# Every answer, whoever gave it, as the caller had it: what dashboards show.
+_TIMES = "request_duration_seconds"
+_ANSWERS = f"{_TIMES}_count"
+# What an endpoint's own code tells: all that there is of a rollout's candidate, which callers reach
+# under another name.
+_OWN_ANSWERS = "requests_total"
 _FIRST_TOKEN = "first_token_seconds"
-_NEXT_TOKEN = "token_seconds"
+_TOKENS = "generated_tokens_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +112,16 @@ def _line(lines: dict[str, deque[float | None]], name: str) -> deque[float | Non
 def traffic_of(risen: Risen, page: Page) -> Traffic:
     """Of the while that ends with that page."""
     names = {series.label("endpoint") for series in page.counters} - {None}
+    asked = {
+        series.label("endpoint")
+        for series, value in page.counters.items()
+        if value and series.name == _ANSWERS
+    }
     refused: dict[str, float] = {}
     for series, value in risen.of("gateway_refused_total"):
         if value:
-            refused[series.label("code") or ""] = value / risen.seconds
+            code = series.label("code") or ""
+            refused[code] = refused.get(code, 0.0) + value / risen.seconds
     wrong = {
         series.label("endpoint") or ""
         for series, value in page.select("gateway_golden_ok")
@@ -118,7 +129,10 @@ def traffic_of(risen: Risen, page: Page) -> Traffic:
     }
     return Traffic(
         seconds=risen.seconds,
-        endpoints={name: _endpoint(risen, page, name) for name in sorted(filter(None, names))},
+        endpoints={
+            name: _endpoint(risen, page, name, _ANSWERS if name in asked else _OWN_ANSWERS)
+            for name in sorted(filter(None, names))
+        },
         waiting_tokens=_whole(page.gauge("waiting_tokens")) or 0,
         waiting_tokens_limit=_whole(page.gauge("waiting_tokens_limit")),
         running_streams=_whole(page.gauge("running_streams")) or 0,
@@ -128,13 +142,14 @@ def traffic_of(risen: Risen, page: Page) -> Traffic:
     )
 
 
-def _endpoint(risen: Risen, page: Page, name: str) -> EndpointTraffic:
+def _endpoint(risen: Risen, page: Page, name: str, answers: str) -> EndpointTraffic:
+    """`answers` is the figure whose statuses are counted."""
     by_hundred: dict[str, float] = {}
-    for series, value in risen.of(_REQUESTS, endpoint=name):
+    for series, value in risen.of(answers, endpoint=name):
         hundred = (series.label("status") or "")[:1]
         by_hundred[hundred] = by_hundred.get(hundred, 0.0) + value
     seconds = risen.seconds or 1.0
-    times = risen.buckets("request_duration_seconds", endpoint=name, code="ok")
+    times = risen.buckets(_TIMES, endpoint=name, code="ok")
     return EndpointTraffic(
         requests_per_s=sum(by_hundred.values()) / seconds,
         refused_per_s=by_hundred.get("4", 0.0) / seconds,
@@ -152,11 +167,9 @@ def _text(risen: Risen, page: Page, name: str) -> TextTraffic | None:
         for series in page.counters
     ):
         return None
-    # The counter of generated tokens rises when a sequence ends, which may take minutes.
-    rates = (risen.rate(f"{one}_count", endpoint=name) for one in (_FIRST_TOKEN, _NEXT_TOKEN))
     first = risen.buckets(_FIRST_TOKEN, endpoint=name)
     return TextTraffic(
-        tokens_per_s=sum(rates),
+        tokens_per_s=risen.rate(_TOKENS, endpoint=name),
         first_token_p50_s=histogram_quantile(0.5, first),
         first_token_p99_s=histogram_quantile(0.99, first),
         running=_whole(page.gauge("running_streams", endpoint=name)) or 0,

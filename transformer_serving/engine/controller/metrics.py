@@ -1,4 +1,5 @@
-"""The controller's page for Prometheus: its own figures, then Triton's page as Triton gives it.
+"""The controller's page for Prometheus: its own figures, then Triton's page as Triton gives it but
+for what a killed process of a language model left there.
 
 Written by hand, as the Triton image has no prometheus_client: the text form is a line a figure.
 
@@ -8,7 +9,8 @@ Tested by tests/engine/test_proofs.py.
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from transformer_serving.engine.controller.status import PROOF_STATES, EndpointStatus
@@ -16,6 +18,11 @@ from transformer_serving.engine.controller.triton.connections import read_page
 
 _TRITON_S = 3.0
 _PREFIX = "transformer_serving_engine"
+# Triton keeps the rows of a version for good, and who is killed sets none to 0 (figures.py of
+# engine/backends/generation).
+_GENERATION = "transformer_serving_generation_"
+_GAUGE = re.compile(rf"^# TYPE ({_GENERATION}\w+) gauge$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
@@ -55,7 +62,11 @@ class MetricsPage:
         rows, last_sync, triton_ready = self._shown
         families = (*_of_endpoints(rows), *_of_controller(last_sync, triton_ready=triton_ready))
         own = "".join(f"{line}\n" for family in families for line in family.lines())
-        return own + self._of_triton()
+        if not triton_ready:
+            # Nobody knows what is loaded.
+            return own + self._of_triton()
+        loaded = {(row.model, str(version)) for row in rows for version in row.versions_loaded}
+        return own + _without_dead(self._of_triton(), loaded)
 
     def _of_triton(self) -> str:
         if self._triton is None:
@@ -64,6 +75,23 @@ class MetricsPage:
             return read_page(self._triton, _TRITON_S)
         except (OSError, http.client.HTTPException):
             return ""
+
+
+def _without_dead(page: str, loaded: Container[tuple[str, str]]) -> str:
+    """Triton's page without gauges of language models' versions that are not loaded."""
+    gauges = tuple(f"{name}{{" for name in _GAUGE.findall(page))
+    if not gauges:
+        return page
+    return "".join(
+        line
+        for line in page.splitlines(keepends=True)
+        if not line.startswith(gauges) or _version(line) in loaded
+    )
+
+
+def _version(line: str) -> tuple[str, str]:
+    labels = dict(_LABEL.findall(line))
+    return labels.get("model", ""), labels.get("version", "")
 
 
 def _of_endpoints(rows: Sequence[EndpointStatus]) -> Iterator[Family]:

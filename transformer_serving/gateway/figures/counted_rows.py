@@ -39,9 +39,9 @@ _REMEMBERED = 1 << 16
 Suffixes = Mapping[tuple[str, str], str]
 # The names of endpoints that are shown; None: all.
 Known = Collection[str] | None
-# The faults for which the gateway itself refuses: too many bytes of bodies, and, of no endpoint's
-# requests, the question of another protocol whether one is ready.
-_REFUSALS, _REFUSALS_OF_NOBODY = ("overloaded",), ("overloaded", "unavailable")
+# The faults for which the gateway itself refuses: too many bytes of bodies, and an endpoint whose
+# code has not come; of no endpoint's requests another protocol's question whether one is ready.
+_REFUSALS = ("overloaded", "unavailable")
 _ANSWERS = {OK: "200", **{code: str(KINDS[code].status) for code in FAULTS}}
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
@@ -209,7 +209,7 @@ def _zeros(keys: Callable[[str], tuple[str, ...]], endpoints: Iterable[str]) -> 
 def _refusal_keys(endpoint: str) -> tuple[str, ...]:
     return tuple(
         mmap_key(REFUSED, f"{REFUSED}_total", [*REFUSED_LABELS], [endpoint, code], REFUSED_HELP)
-        for code in (_REFUSALS if endpoint else _REFUSALS_OF_NOBODY)
+        for code in _REFUSALS
     )
 
 
