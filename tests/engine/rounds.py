@@ -15,6 +15,7 @@ from tests.engine.text_models import expected
 from tests.engine.triton_server import wait_until
 from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.controller.figures import TritonFigures
+from transformer_serving.engine.controller.files.local_copy import LocalCopy
 from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.proving.proofs import Proofs
@@ -130,11 +131,11 @@ class Rounds:
         asked, free, model = threading.Event(), threading.Event(), self.plane.model
 
         @contextlib.contextmanager
-        def wait(served: Served) -> Iterator[Path]:
+        def wait(served: Served) -> Iterator[LocalCopy]:
             asked.set()
             assert free.wait(60)
-            with model(served) as path:
-                yield path
+            with model(served) as copy:
+                yield copy
 
         self.plane.model = wait  # type: ignore[method-assign]
         try:

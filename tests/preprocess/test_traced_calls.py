@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from preprocess.generation.engine import TextEngine, unless_left
+from preprocess.generation.engine import TextEngine
+from preprocess.generation.openings import unless_left
 from preprocess.passage import Departures, Passage
 from preprocess.tensors import Tensor
 from preprocess.traced_calls import _call_of

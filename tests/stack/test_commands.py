@@ -83,11 +83,11 @@ def test_two_stacks_beside_each_other(stack: Stack, plain: Stack) -> None:
 def test_the_logs_are_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that never stops talking takes its share of the disk and no more."""
     monkeypatch.setattr(supervision, "LOG_BYTES", 10_000)
-    plan = supervision.configuration(tmp_path)
+    plan = supervision.configuration()
     talk = """-c "while True: print('x' * 99)" """
     plan, replaced = re.subn(r"-m transformer_serving\.\S+ \S+", lambda found: talk, plan)
     assert replaced == len(PARTS)
-    monkeypatch.setattr(supervision, "configuration", lambda _: plan)
+    monkeypatch.setattr(supervision, "configuration", lambda: plan)
     supervisor = supervision.Supervisor(tmp_path)
     supervisor.start()
     try:

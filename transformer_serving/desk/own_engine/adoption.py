@@ -51,8 +51,8 @@ def served_model(endpoint: str, state: Path) -> Iterator[ServedModel]:
         served = {one.endpoint: one for one in plane.endpoints()}.get(endpoint)
         if served is None:
             raise Failure(f"there is no endpoint '{endpoint}' of engine triton", exit_code=2)
-        with plane.model(served) as path:
-            file = _engine_file(path)
+        with plane.model(served) as copy:
+            file = _engine_file(copy.path)
             plan = engine_of(file) == "tensorrt"
             yield ServedModel(file, tensors_of(served.fields) if plan else None)
     except EngineError as error:
