@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 
 import orjson
 
+from transformer_serving.control_plane.half_restored import discard_half_restored
 from transformer_serving.control_plane.integrity import DATABASE, SCHEMA, quick_fault
 
 Document = dict[str, object]
@@ -137,6 +138,7 @@ class Store:
         self._opened: list[sqlite3.Connection] = []
         self._local = threading.local()
         try:
+            discard_half_restored(folder)
             why = quick_fault(folder)
             if why is not None:
                 raise StoreError(why)
