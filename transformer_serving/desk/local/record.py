@@ -84,8 +84,9 @@ class StackRecord:
             return ports
         for name, port in ports.items():
             if port == self.open_inference:
+                part = name.replace("_", " ")
                 raise Failure(
-                    f"port {port} is the stack's own ({name.replace('_', ' ')}), so --open-inference "
+                    f"port {port} is the stack's own ({part}), so --open-inference "
                     "cannot have it; name another, or move the stack's with --port-base N",
                     exit_code=2,
                 )
