@@ -72,11 +72,16 @@ up: libpython $(VENV)/.desk
 libpython:
 	@test -e $(VENV)/.desk || test -z "$(PYTHON)" || $(PYTHON) -m transformer_serving.engine.libpython
 
-down: $(VENV)/.desk
-	$(BIN)/transformer-serving down
+# By what is installed, also where a lock has changed since: the stack that runs has been started with
+# that, and where nothing is, none was.
+down:
+	$(call as_installed,down)
 
-status: $(VENV)/.desk
-	$(BIN)/transformer-serving status
+status:
+	$(call as_installed,status)
+
+as_installed = $(if $(wildcard $(BIN)/transformer-serving),$(BIN)/transformer-serving $(1),\
+	@echo 'nothing is installed in $(VENV), so no stack of it runs; start one: make up')
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(BESIDE) $(SOON) $(PYTEST)

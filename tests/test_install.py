@@ -1,8 +1,10 @@
-"""scripts/install.py in an environment of its own, with packages of this file and the real pip."""
+"""scripts/install.py in an environment of its own, with packages of this file and the real pip;
+and what `make` installs nothing for."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,8 @@ import pytest
 
 from tests.engine.triton_server import wait_until
 
-INSTALL = Path(__file__).parent.parent / "scripts" / "install.py"
+ROOT = Path(__file__).parent.parent
+INSTALL = ROOT / "scripts" / "install.py"
 NAMES = ("ash", "beech", "cedar", "elm", "fir", "gum")
 # What no lock names, and who wants it.
 PLATFORMS, UNWANTED = "hazel", "ivy"
@@ -188,3 +191,49 @@ def test_it_goes_on_where_nobody_reads_what_it_says(
         running.wait(60)
     assert not _of(python)
     assert all(_importable(python, name) for name in ("ash", "beech", "cedar"))
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """The project's Makefile, and what an installation reads."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "requirements").mkdir()
+    for name in ("pyproject.toml", "requirements/desk.lock", "requirements/carried.lock"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def _make(clone: Path, *arguments: str) -> str:
+    """What it prints. Not as a part of the `make` that runs these tests."""
+    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+    done = subprocess.run(
+        ["make", *arguments], cwd=clone, env=environment, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+@pytest.mark.parametrize("target", ["clean", "down", "status"])
+def test_what_ends_or_looks_at_a_stack_installs_nothing(clone: Path, target: str) -> None:
+    assert "install.py" in _make(clone, "-n", "up")
+    lines = _make(clone, "-n", target)
+    assert "install.py" not in lines
+    assert "transformer-serving" not in lines
+    kept = clone / ".stack"
+    kept.mkdir()
+    _make(clone, target)
+    assert kept.exists() == (target != "clean")
+
+
+@pytest.mark.parametrize("target", ["down", "status"])
+def test_a_lock_that_changed_is_not_installed_under_a_stack_that_runs(
+    clone: Path, target: str
+) -> None:
+    command = clone / ".venv/bin/transformer-serving"
+    command.parent.mkdir(parents=True)
+    command.write_text("#!/bin/sh\necho did $*\n")
+    command.chmod(0o755)
+    installed = clone / ".venv/.desk"
+    installed.touch()
+    os.utime(installed, (1, 1))
+    assert _make(clone, target).splitlines()[-1] == f"did {target}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -62,3 +64,22 @@ def test_an_upload_that_is_ended_leaves_no_file(
             tool.upload_model("a 1", "texts", tmp_path, f"{address}/a")
     assert Path(told.read_text()).is_relative_to(temporary)
     assert list(temporary.iterdir()) == []
+
+
+def test_a_command_reaches_the_server_that_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the one that the shell's own variables lead to; those that name it are all kept."""
+    (tmp_path / "telling.py").write_text("import json, os\nprint(json.dumps(dict(os.environ)))\n")
+    monkeypatch.setattr(cli, "_COMMAND", "telling")
+    monkeypatch.setenv("CLEARML_AUTH_TOKEN", "another")
+    monkeypatch.setenv("CLEARML_TASK_ID", "another")
+    monkeypatch.setenv("CLEARML_CONFIG_FILE", "own.conf")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with answering(lambda path: (200, b"", {})) as address:
+        stack = {"CLEARML_API_HOST": address}
+        told = json.loads(ClearmlCli(stack).run("list"))
+        mine = json.loads(ClearmlCli({**os.environ, **stack}).run("list"))
+    names = {name: told[name] for name in told if name.startswith("CLEARML_")}
+    assert names == {**stack, "CLEARML_CONFIG_FILE": "own.conf"}
+    assert (mine["CLEARML_AUTH_TOKEN"], mine["CLEARML_TASK_ID"]) == ("another", "another")

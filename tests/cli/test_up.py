@@ -23,6 +23,7 @@ from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.golden import Reply
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.gateway.settings import GENERATE_ENDPOINT
 
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
@@ -200,6 +201,25 @@ def test_a_python_without_a_shared_library_is_refused_before_anything_is_built(
     assert done.exit_code == 2
     assert "Triton's Python stub needs one: install libpython3." in done.output
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--open-inference", "8080"], "inference"),
+        (["--port-base", "9000", "--open-inference", "9002"], "triton metrics"),
+    ],
+)
+def test_a_port_of_the_stacks_own_is_none_to_open_inference_at(
+    arguments: list[str], part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bound one after the other each is free; then the two parts take it from each other."""
+    monkeypatch.setattr(Supervisor, "start", lambda *_: pytest.fail("it was started"))
+    done = CliRunner().invoke(main, ["up", *arguments, "--state", str(tmp_path / "state")])
+    assert done.exit_code == 2, done.output
+    said = f"port {arguments[-1]} is the stack's own ({part}), so --open-inference cannot have it"
+    assert said in " ".join(done.output.split())
+    assert not (tmp_path / "state/stack.json").exists()
 
 
 def test_without_prometheus_its_package_is_named(

@@ -218,6 +218,26 @@ def test_one_that_was_killed_half_way_is_not_served_and_ended_by_another(
     assert names(container.start()) == ["first"]
 
 
+@pytest.mark.parametrize("next_one", ["restore", "serve"])
+def test_what_one_that_was_killed_had_unpacked_goes(
+    container: Container, stopped: tuple[Volumes, Path], next_one: str
+) -> None:
+    """At the next one, or when the control plane starts."""
+    volumes, file = stopped
+    killed = (
+        "import os\nfrom transformer_serving.desk.local import backup_file\n"
+        "backup_file.load_record = lambda *_: os._exit(9)"
+    )
+    assert container.run("restore", file.read_bytes(), before=killed).returncode == 9
+    (left,) = volumes.data.glob("re*")
+    assert (left / DATABASE).exists()
+    if next_one == "restore":
+        assert container.run("restore", file.read_bytes()).returncode == 0
+    else:
+        container.start()
+    assert not list(volumes.data.glob("re*"))
+
+
 @pytest.mark.parametrize(
     ("pod", "said"),
     [

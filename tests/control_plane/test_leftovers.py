@@ -6,11 +6,13 @@ import os
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from transformer_serving.control_plane.files import leftovers
 from transformer_serving.control_plane.files.leftovers import Leftovers
 from transformer_serving.control_plane.files.store import FileStore
 from transformer_serving.control_plane.store import Kind, Store
@@ -197,6 +199,57 @@ def test_an_event_keeps_a_file_by_its_address_alone(data: Data) -> None:
     event(data, "2", "a line of a log that names a/told")
     data.after_days(3)
     assert data.paths == {"a/image.png"}
+
+
+def test_many_files_and_many_lines_are_searched_once_without_the_lock(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How a path may be written is made once for each, not for each line; while nothing can be
+    written, only what is to go is looked for."""
+    for number in range(500):
+        data.put(f"a/{number}.png")
+    for number in range(500):
+        event(data, str(number), f"https://elsewhere/{number}")
+    asked: list[tuple[str, bool]] = []
+    forms = leftovers._forms
+
+    def noted(path: str) -> tuple[str, ...]:
+        asked.append((path, data.store._writing.locked()))
+        return forms(path)
+
+    monkeypatch.setattr(leftovers, "_forms", noted)
+    data.leftovers().collect()
+    assert sorted(asked) == sorted((path, False) for path in data.paths)
+    event(data, "last", f"{OWN}a/7.png")
+    asked.clear()
+    data.now += DAY + 60
+    assert data.leftovers().collect() == 499
+    assert data.paths == {"a/7.png"}
+    assert len(asked) == 2 * 499
+
+
+def test_what_is_named_between_the_two_looks_begins_again(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data.put("a/1")
+    data.put("a/2")
+    data.leftovers().collect()
+    data.now += DAY + 60
+    writing = data.store.writing
+
+    def named_before() -> Any:
+        monkeypatch.undo()
+        data.name("m", text="see a/1")
+        return writing()
+
+    monkeypatch.setattr(data.store, "writing", named_before)
+    assert data.leftovers().collect() == 1
+    assert data.paths == {"a/1"}
+    with data.store.writing() as transaction:
+        transaction.remove(Kind.MODEL, "m")
+    assert data.leftovers().collect() == 0
+    data.now += DAY + 60
+    assert data.leftovers().collect() == 1
 
 
 def test_not_all_documents_are_held_at_once(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+
+from transformer_serving.control_plane import schema
+from transformer_serving.desk.deploy.registry import ModelRegistry
 
 if TYPE_CHECKING:
     from tests.control_plane.conftest import ApiClient
@@ -118,3 +124,28 @@ def test_delete_spares_what_a_task_uses(api: ApiClient) -> None:
     assert api.refusal("models.delete", model=model) == (400, 201)
     many = api.call("models.delete_many", ids=[api.model("other"), "missing"])
     assert (len(many["succeeded"]), len(many["failed"])) == (1, 1)
+
+
+def test_a_later_one_is_newer_also_after_the_clock_was_set_back(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rollback goes to the newest before the present one, and `deploy` keeps the newest."""
+    task, moment = api.task(), datetime(2026, 11, 28, 10, 0, tzinfo=UTC)
+    for minutes in (0, 30, -25, -24, 45):
+        then = moment + timedelta(minutes=minutes)
+        monkeypatch.setattr(schema, "now", partial(then.isoformat, timespec="microseconds"))
+        api.model(f"texts {10 + minutes + 25}", task=task)
+    service = SimpleNamespace(call=api.call)
+    rows = ModelRegistry(cast("Any", service), task).bundles("texts")
+    assert [row.bundle_version - 35 for row in rows] == [45, -24, -25, 30, 0]
+    created = [api.get_model(row.model_id)["created"] for row in rows]
+    assert created == sorted(set(created), reverse=True)
+    assert created[0] == (moment + timedelta(minutes=45)).isoformat(timespec="microseconds")
+
+
+@pytest.mark.parametrize("created", ["long ago", "2026", "9999-12-31T23:59:59.999999+00:00"])
+def test_a_time_that_somebody_wrote_ends_no_creation(api: ApiClient, created: str) -> None:
+    model = api.model("first")
+    api.call("models.update", model=model, created=created)
+    later = api.get_model(api.model("second"))
+    assert datetime.fromisoformat(later["created"]) > datetime(2026, 1, 1, tzinfo=UTC)

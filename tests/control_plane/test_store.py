@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gc
+import signal
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from tests.control_plane.conftest import ApiClient
+from tests.control_plane.conftest import ApiClient, ServerProcess
+from tests.small_disk import fill, small_disk
 from transformer_serving.control_plane.app import create_app
 from transformer_serving.control_plane.errors import ApiFailure
+from transformer_serving.control_plane.integrity import DATABASE
 from transformer_serving.control_plane.settings import ControlPlaneSettings
 from transformer_serving.control_plane.store import Kind, Store, StoreError
 
@@ -133,6 +138,59 @@ def test_a_full_disk_is_called_one(settings: ControlPlaneSettings) -> None:
     status, body = answers[-1]
     assert status == 500
     assert "insufficient disk space" in body["meta"]["result_msg"]
+
+
+def data_on(disk: Path, server: ServerProcess) -> None:
+    """Its log stays elsewhere."""
+    (disk / "data").mkdir()
+    server.data.symlink_to(disk / "data")
+
+
+def test_one_that_was_killed_comes_back_on_a_full_disk(
+    own_server: ServerProcess, tmp_path: Path
+) -> None:
+    """It reads what there is, writes again once there is room, and nothing of it is lost."""
+    with small_disk(tmp_path / "disk", 4) as disk:
+        data_on(disk, own_server)
+        own_server.start()
+        own_server.call(own_server.session(), "tasks.create", name="first", type="training")
+        own_server.stop(signal.SIGKILL)
+        filler = fill(disk)
+        own_server.start()
+        session = own_server.session()
+        (task,) = own_server.call(session, "tasks.get_all", only_fields=["name"])["tasks"]
+        assert task["name"] == "first"
+        long = {"name": "a" * 5000, "type": "training"}
+        created = f"{own_server.url}/v2.23/tasks.create"
+        answer = session.get(created, json=long, timeout=30)
+        assert "insufficient disk space" in answer.json()["meta"]["result_msg"]
+        filler.unlink()
+        own_server.call(session, "tasks.create", **long)
+        own_server.stop()
+
+
+def test_a_full_disk_without_data_is_named(own_server: ServerProcess, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        data_on(disk, own_server)
+        fill(disk)
+        with pytest.raises(AssertionError):
+            own_server.start()
+    last = own_server.log().splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert last.endswith(
+        "disk is full. Fix: see that its disk has room and that this user may "
+        "read and write its folder"
+    )
+
+
+def test_an_index_that_an_older_kit_had_not_is_made(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as database:
+        database.execute("DROP INDEX model_uri")
+    store = Store(tmp_path)
+    with store.reading() as transaction:
+        assert transaction.rows("SELECT 1 FROM sqlite_master WHERE name = 'model_uri'")
+    store.close()
 
 
 def test_no_failure_is_one_that_the_sdk_tries_again_without_end() -> None:

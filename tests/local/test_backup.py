@@ -27,6 +27,7 @@ from transformer_serving.contract.replacement import sync
 from transformer_serving.control_plane import integrity
 from transformer_serving.control_plane.auth import Authority
 from transformer_serving.control_plane.files.store import FileStore
+from transformer_serving.control_plane.half_restored import beside
 from transformer_serving.control_plane.integrity import DATABASE, SCHEMA, file_damage
 from transformer_serving.control_plane.settings import ControlPlaneSettings
 from transformer_serving.control_plane.store import Kind, Store, StoreError
@@ -197,6 +198,61 @@ def test_what_is_no_whole_backup_changes_nothing(
         restore(state, bad)
     assert tasks(state) == 500
     assert not list(state.glob("control-plane.*"))
+
+
+# A restore whose process is gone once the backup lies unpacked, or its folder is in its place.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from transformer_serving.desk.local import {module}
+{module}.{step} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from transformer_serving.desk.local.backup import restore
+restore(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("next_one", ["a restore", "a start"])
+def test_what_a_killed_restore_left_is_named_as_it_is_and_goes(
+    state: Path, tmp_path: Path, next_one: str
+) -> None:
+    filled(state).close()
+    backup(state, tmp_path / "b.tar")
+    data = control_plane_data(state)
+    script = KILLED.format(module="backup_file", step="load_record")
+    command = [sys.executable, "-c", script, str(state), str(tmp_path / "b.tar")]
+    done = subprocess.run(command, check=False, env=os.environ | {"PYTHONPATH": os.getcwd()})
+    assert done.returncode == -signal.SIGKILL
+    (left,) = state.glob("control-plane.*")
+    assert (left / DATABASE).exists()
+    assert left.name.startswith("control-plane.restoring-")
+    if next_one == "a start":
+        assert tasks(state) == 500
+        assert not list(state.glob("control-plane.*"))
+    else:
+        kept = Path(restore(state, tmp_path / "b.tar")["kept"])
+        assert kept.name.startswith("control-plane.before-")
+        assert list(state.glob("control-plane.*")) == [kept]
+    assert data.is_dir()
+
+
+def test_one_that_is_killed_as_it_ends_removes_nothing_of_before(
+    state: Path, tmp_path: Path
+) -> None:
+    """Whichever of the two folders has which name."""
+    filled(state).close()
+    backup(state, tmp_path / "b.tar")
+    store = Store(control_plane_data(state))
+    with store.writing() as transaction:
+        transaction.remove(Kind.TASK, "t0")
+    store.close()
+    script = KILLED.format(module="backup", step="_restore_record")
+    command = [sys.executable, "-c", script, str(state), str(tmp_path / "b.tar")]
+    done = subprocess.run(command, check=False, env=os.environ | {"PYTHONPATH": os.getcwd()})
+    assert done.returncode == -signal.SIGKILL
+    assert tasks(state) == 500
+    (kept,) = state.glob("control-plane.*")
+    with closing(sqlite3.connect(kept / DATABASE)) as database:
+        assert database.execute("SELECT count(*) FROM task").fetchone() == (499,)
 
 
 @pytest.fixture(params=["its own filters", "none before 3.11.4"])
@@ -605,7 +661,7 @@ def test_what_cannot_be_read_now_is_a_reason(state: Path) -> None:
     (damaged,) = file_damage(data)
     assert "its models cannot be listed" in str(damaged)
     (said,) = check_data(Subject(state, {}))
-    assert (said.status, said.fix) == (FAILURE, integrity._READABLE)
+    assert (said.status, said.fix) == (FAILURE, integrity.READABLE)
 
 
 @pytest.mark.parametrize(
@@ -708,7 +764,8 @@ def test_what_is_restored_is_on_the_disk_before_the_old_data_is_exchanged(
     monkeypatch.setattr("transformer_serving.desk.local.backup._exchange", exchanged)
     kept = Path(restore(state, file)["kept"])
     before, after = done[: done.index("exchange")], done[done.index("exchange") + 1 :]
-    restored = {kept / path.relative_to(data) for path in data.rglob("*")} | {kept}
-    lock = {kept / "lock", kept / "token.secret"}
+    new = beside(data, kept.name.removeprefix("control-plane.before-"))
+    restored = {new / path.relative_to(data) for path in data.rglob("*")} | {new}
+    lock = {new / "lock", new / "token.secret"}
     assert restored - lock <= set(before)
     assert after == [data.parent]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,16 @@ from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.worker.tracing import RATIO
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.keys import add_key
-from transformer_serving.desk.local import parts
+from transformer_serving.desk.local import parts, run_part
 from transformer_serving.desk.local.environment import check_settings, environment_of_parts
 from transformer_serving.desk.local.parts import BY_NAME, KEEP_TASKS_SECONDS
-from transformer_serving.desk.local.record import Ports, new_record
+from transformer_serving.desk.local.record import (
+    MARK,
+    Ports,
+    clearml_environment,
+    new_record,
+    save_record,
+)
 from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_CLIENT_CA, TLS_KEY
 from transformer_serving.gateway.figures.folder import VARIABLE
 from transformer_serving.gateway.settings import GENERATE_ENDPOINT, MAX_BODY_BYTES, WORKERS
@@ -67,6 +74,47 @@ def test_the_shells_triton_is_not_the_stacks(
     launch = BY_NAME["inference"].launch(tmp_path, record)
     read = read_settings({**os.environ, **launch.environment})
     assert (read.triton, read.triton_grpc) == (record.triton.http, record.triton.grpc)
+
+
+# Of a shell that works with a ClearML server of its own, or that an agent of it started: the SDK
+# goes by most of them before it looks at what the stack says.
+FOREIGN = {
+    "CLEARML_API_HOST": "http://another:8008",
+    "CLEARML_SERVING_TASK_ID": "another",
+    "CLEARML_INFERENCE_TASK_ID": "another",
+    "CLEARML_TASK_ID": "another",
+    "TRAINS_TASK_ID": "another",
+    "CLEARML_PROC_MASTER_ID": "1:another",
+    "CLEARML_AUTH_TOKEN": "another",
+    "CLEARML_OFFLINE_MODE": "1",
+    "TRAINS_OFFLINE_MODE": "1",
+    "CLEARML_DEFAULT_OUTPUT_URI": "s3://another",
+    "CLEARML_LOG_LEVEL": "CRITICAL",
+}
+
+
+@pytest.mark.parametrize("part", ["control-plane", "controller", "inference", "watchdog"])
+def test_a_shells_own_clearml_server_is_not_the_stacks(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variables with which the part itself runs."""
+    record = replace(new_record(tmp_path, Ports()), serving_id="own")
+    save_record(tmp_path, record)
+    for variable, value in FOREIGN.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(WORKERS.name, "3")
+    monkeypatch.setenv(MARK, str(tmp_path))
+    ran: list[dict[str, str]] = []
+    monkeypatch.setattr(os, "execvpe", lambda *given: ran.append(given[2]))
+    monkeypatch.setattr(run_part, "wait_for", lambda *_: None)
+    run_part.main([part])
+    (environment,) = ran
+    left = {variable: environment[variable] for variable in FOREIGN if variable in environment}
+    own = clearml_environment(record) | {"CLEARML_LOG_LEVEL": "WARNING"}
+    speaks = part in ("controller", "inference")
+    assert left == ({name: own[name] for name in own.keys() & FOREIGN} if speaks else {})
+    assert environment[WORKERS.name] == "3"
+    assert environment["PATH"] == os.environ["PATH"]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 import requests.utils
+from click.testing import CliRunner
 
 from tests.proxies import proxy_of_the_environment
+from transformer_serving.desk.cli.stack import env
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.parts import BY_NAME
 from transformer_serving.desk.local.record import (
@@ -191,3 +193,15 @@ def test_without_a_proxy_nothing_is_said_of_it(
     monkeypatch.setenv("no_proxy", "a.example")
     assert not [name for name in clearml_environment(new_record(tmp_path, Ports())) if "PROXY" in
                 name.upper()]  # fmt: skip
+
+
+def test_what_leads_clearmls_own_tools_elsewhere_is_unset(tmp_path: Path) -> None:
+    """Where a shell has it; the rest of its variables stay."""
+    save_record(tmp_path, new_record(tmp_path, Ports()))
+    elsewhere = ("CLEARML_AUTH_TOKEN", "CLEARML_OFFLINE_MODE", "TRAINS_TASK_ID")
+    given = {**dict.fromkeys(elsewhere, "1"), "CLEARML_CONFIG_FILE": "own.conf"}
+    before = {name: None for name in os.environ if name.startswith(("CLEARML_", "TRAINS_"))}
+    done = CliRunner().invoke(env, ["--state", str(tmp_path)], env={**before, **given})
+    lines = done.output.splitlines()
+    assert lines[:3] == [f"unset {name}" for name in elsewhere]
+    assert all(line.startswith("export ") for line in lines[3:])

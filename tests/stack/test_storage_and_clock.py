@@ -113,7 +113,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], No
 
 
 def test_a_clock_set_back_an_hour(tmp_path: Path, clock: Callable[[int], None]) -> None:
-    """Logins, syncs, updates and the watchdog go on; nothing waits for the old time to come."""
+    """Logins, syncs, updates, the way back and the watchdog go on; nothing waits for the time."""
     with started(tmp_path / "stack") as stack:
         first, second, third = (write_small(tmp_path / str(n), Parts(scale=n)) for n in (1, 2, 3))
         before = stack.parts()
@@ -125,6 +125,7 @@ def test_a_clock_set_back_an_hour(tmp_path: Path, clock: Callable[[int], None]) 
         stack.until(lambda: stack.rows()["timed"]["versions_loaded"] == now, "the old one goes")
         stack.run("deploy", str(third.folder), "--endpoint", "timed")
         assert stack.seen("timed", BODY).version == third.manifest.bundle_version
+        assert stack.json("rollback", "timed")["bundle_version"] == second.manifest.bundle_version
         assert {name: part["pid"] for name, part in stack.parts().items()} == {
             name: part["pid"] for name, part in before.items()
         }

@@ -9,6 +9,7 @@ import logging
 import logging.config
 import os
 import signal
+import sqlite3
 import sys
 import threading
 from pathlib import Path
@@ -19,7 +20,7 @@ import click
 import uvicorn
 
 from transformer_serving.control_plane.app import create_app
-from transformer_serving.control_plane.integrity import found_damage, is_large
+from transformer_serving.control_plane.integrity import DATABASE, READABLE, found_damage, is_large
 from transformer_serving.control_plane.settings import SettingsError, settings_from_environment
 from transformer_serving.control_plane.store import StoreError
 
@@ -84,6 +85,11 @@ def main(host: str, port: int, data: Path) -> None:
             threading.Thread(target=_look_at_pages, args=(data,), daemon=True).start()
     except (SettingsError, StoreError, OSError) as error:
         raise click.ClickException(str(error)) from error
+    except sqlite3.Error as error:
+        database = data / DATABASE
+        raise click.ClickException(
+            f"{database} cannot be used: {error}. Fix: {READABLE}"
+        ) from error
     config = uvicorn.Config(
         app,
         host=settings.host,

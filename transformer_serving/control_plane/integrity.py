@@ -26,7 +26,7 @@ SCHEMA = 1
 # and Kubernetes the other one to every pod.
 IN_CONTAINER, _IN_POD = "TRANSFORMER_SERVING_CONTROL_PLANE_URL", "KUBERNETES_SERVICE_HOST"
 _COMPOSE = "docker compose -f compose/compose.yaml --profile local"
-_READABLE = "see that its disk has room and that this user may read and write its folder"
+READABLE = "see that its disk has room and that this user may read and write its folder"
 # A look at every page of a larger one takes longer than what waits for the control plane.
 QUICK_BYTES = 256 << 20
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -88,7 +88,7 @@ def fault(folder: Path, *, most_bytes: int | None = None) -> str | None:
     except (OSError, sqlite3.Error) as error:
         lost, schema = _lost_with_all(error), 0
         if lost is None:
-            return f"{path} cannot be read now: {error}. Fix: {_READABLE}"
+            return f"{path} cannot be read now: {error}. Fix: {READABLE}"
     if lost is not None:
         return f"{path} is damaged; lost: {lost}. Fix: {fix()}"
     if schema <= SCHEMA:

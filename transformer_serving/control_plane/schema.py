@@ -120,7 +120,12 @@ PROJECT_FIELDS: Mapping[str, str] = {
 
 
 def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds")
+    return text_of(datetime.now(UTC))
+
+
+def text_of(moment: datetime) -> str:
+    """As documents hold it: in the order of time, too, where texts are compared."""
+    return moment.isoformat(timespec="microseconds")
 
 
 def new_id() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import TypeVar, cast
 
 import orjson
 
+from transformer_serving.control_plane.half_restored import discard_half_restored
 from transformer_serving.control_plane.integrity import DATABASE, SCHEMA, quick_fault
 
 Document = dict[str, object]
@@ -42,6 +44,7 @@ CREATE TABLE IF NOT EXISTS event (
 CREATE TABLE IF NOT EXISTS unnamed (path TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS event_owner ON event (owner, type, timestamp, number);
 """
+_MADE = re.findall(r"IF NOT EXISTS (\w+)", _TABLES)
 
 
 class Kind(Enum):
@@ -135,14 +138,22 @@ class Store:
         self._opened: list[sqlite3.Connection] = []
         self._local = threading.local()
         try:
+            discard_half_restored(folder)
             why = quick_fault(folder)
             if why is not None:
                 raise StoreError(why)
             self._writer = self._open()
-            self._writer.executescript(f"{_TABLES}PRAGMA user_version = {SCHEMA};")
+            self._make_tables()
         except BaseException:
             os.close(self._lock_file)
             raise
+
+    def _make_tables(self) -> None:
+        """Nothing is written where all are there: a disk that is full keeps nobody from reading."""
+        there = {str(name) for (name,) in self._writer.execute("SELECT name FROM sqlite_master")}
+        (schema,) = self._writer.execute("PRAGMA user_version").fetchone()
+        if schema != SCHEMA or not there.issuperset(_MADE):
+            self._writer.executescript(f"{_TABLES}PRAGMA user_version = {SCHEMA};")
 
     def read(self, work: Callable[[Transaction], Result]) -> Result:
         with self.reading() as transaction:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -27,6 +27,8 @@ _DOCUMENTS = (
 # The path of an address. What may stand before it is left out: tried at each letter of a long line
 # it took the square of its length.
 _PATH = re.compile(r"://[^\s\"'\\<>,;|/?#]*(/[^\s\"'\\<>,;|?#]*)")
+# Of documents that are searched in one go.
+_LETTERS_AT_ONCE = 1 << 18
 
 
 class Leftovers:
@@ -54,39 +56,46 @@ class Leftovers:
     def collect(self) -> int:
         """Remember what nobody names, delete what nobody has named for a day; how many were.
 
-        A first look takes no lock. Where it finds something, a second one is made while nothing can
-        be written, so a document that names a file at the last moment keeps it.
+        A first look takes no lock. What is to go by it is looked for once more while nothing can be
+        written, so a document that names a file at the last moment keeps it.
         """
         before = self._clock() - KEEP_SECONDS
         self._files.discard_left(before)
         # An upload is named only after it, so one of this day is not looked for.
         stored = {path for path, modified in self._files.all() if modified < before}
         with self._store.reading() as transaction:
-            if not _unnamed(transaction, stored) and not _remembered(transaction):
+            unnamed = _unnamed(transaction, stored)
+            if not unnamed and not _remembered(transaction):
                 return 0
         with self._store.writing() as transaction:
-            unnamed = _unnamed(transaction, stored)
             ripe = self._remember(transaction, unnamed)
+            left = _unnamed(transaction, ripe)
+            _forget(transaction, ripe - left)
             # In here: what is named from now on finds its file gone before it is written. Uploads
             # ask for no lock of the store, so one may have come under the same path since.
-            deleted = sum(self._files.delete(path, before) for path in ripe)
+            deleted = sum(self._files.delete(path, before) for path in sorted(left))
         if deleted:
             _log.info("collected %d files that no document named for a day", deleted)
         return deleted
 
-    def _remember(self, transaction: Transaction, unnamed: set[str]) -> list[str]:
+    def _remember(self, transaction: Transaction, unnamed: set[str]) -> set[str]:
         """Forget the named, note the others with the time; those of a day ago."""
         now = self._clock()
         since = _remembered(transaction)
-        for path in since.keys() - unnamed:
-            transaction.execute("DELETE FROM unnamed WHERE path = ?", (path,))
+        _forget(transaction, since.keys() - unnamed)
         for path in unnamed:
             # A clock that was set back begins again.
             if since.get(path, now + 1) > now:
                 transaction.execute(
                     "INSERT OR REPLACE INTO unnamed (path, since) VALUES (?, ?)", (path, now)
                 )
-        return sorted(path for path in unnamed if since.get(path, now) <= now - KEEP_SECONDS)
+        return {path for path in unnamed if since.get(path, now) <= now - KEEP_SECONDS}
+
+
+def _forget(transaction: Transaction, paths: Set[str]) -> None:
+    """Whoever names one keeps it for a whole day again."""
+    for path in paths:
+        transaction.execute("DELETE FROM unnamed WHERE path = ?", (path,))
 
 
 def _remembered(transaction: Transaction) -> dict[str, float]:
@@ -94,7 +103,7 @@ def _remembered(transaction: Transaction) -> dict[str, float]:
     return {str(path): float(str(since)) for path, since in rows}
 
 
-def _unnamed(transaction: Transaction, stored: set[str]) -> set[str]:
+def _unnamed(transaction: Transaction, stored: Set[str]) -> set[str]:
     """Of the stored paths those that stand in no document, nor any folder that holds them.
 
     Most are found by the addresses that documents hold. One that is not may stand there in a form
@@ -111,14 +120,28 @@ def _unnamed(transaction: Transaction, stored: set[str]) -> set[str]:
             left -= kept_by.get(found.strip("/"), set())
         if not left:
             return left
-    for text in _texts(transaction) if left else ():
-        left = {path for path in left if not any(form in text for form in _forms(path))}
-    return left
+    forms = {path: _forms(path) for path in left}
+    for text in _together(_texts(transaction)) if forms else ():
+        for path in [path for path, some in forms.items() if any(form in text for form in some)]:
+            del forms[path]
+    return set(forms)
+
+
+def _together(texts: Iterator[str]) -> Iterator[str]:
+    """Many in one, as each path is looked for in each: none holds the line's end between them."""
+    some, letters = [], 0
+    for text in texts:
+        some.append(text)
+        letters += len(text)
+        if letters >= _LETTERS_AT_ONCE:
+            yield "\n".join(some)
+            some, letters = [], 0
+    yield "\n".join(some)
 
 
 def _forms(path: str) -> tuple[str, ...]:
-    """As it may stand in JSON: quoted for an address or not."""
-    return path, quote(path), orjson.dumps(path)[1:-1].decode()
+    """As it may stand in JSON: quoted for an address or not. Mostly they are one."""
+    return tuple({path, quote(path), orjson.dumps(path)[1:-1].decode()})
 
 
 def _holders(path: str) -> set[str]:

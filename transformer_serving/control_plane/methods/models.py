@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import cast
 
 from transformer_serving.control_plane.call import Call, Handler, each, get_all as answer_all
@@ -25,6 +27,7 @@ from transformer_serving.control_plane.schema import (
     now,
     pick,
     tags,
+    text_of,
 )
 from transformer_serving.control_plane.store import Document, Kind, Transaction
 
@@ -57,6 +60,7 @@ def create(call: Call) -> Document:
     with call.store.writing() as transaction:
         _check_references(transaction, fields)
         model = new_model(new_id()) | fields
+        model["created"] = _after_all(transaction, str(model["created"]))
         transaction.put(Kind.MODEL, model)
         projects.touch(transaction, model.get("project"))
     return {"id": model["id"], "created": True}
@@ -138,6 +142,20 @@ def require(transaction: Transaction, identity: str) -> Document:
 def publish(transaction: Transaction, model: Document) -> None:
     model["ready"] = True
     _save(transaction, model, content=True)
+
+
+def _after_all(transaction: Transaction, moment: str) -> str:
+    """The moment, or just after the newest model where the clock was set back since: which bundle
+    came before which, and so what a rollback goes to, is read off these times. Of all models, as a
+    new one may not have its project yet.
+    """
+    ((newest,),) = transaction.rows("SELECT max(json_extract(doc, '$.created')) FROM model")
+    if newest is None or str(newest) < moment:
+        return moment
+    # Callers may write one of their own, of any text.
+    with suppress(ValueError, OverflowError):
+        return text_of(datetime.fromisoformat(str(newest)) + timedelta(microseconds=1))
+    return moment
 
 
 def _fields(call: Call, table: Mapping[str, str]) -> Document:

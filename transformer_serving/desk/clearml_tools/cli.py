@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
+from transformer_serving.desk.clearml_tools.variables import without_clearml
 from transformer_serving.desk.failure import Failure
 
 _COMMAND = "transformer_serving.desk.clearml_tools.command"
@@ -30,7 +31,10 @@ _ANSWER = re.compile(r'\((\d{3})\): .*"result_msg":"([^"]*)"')
 
 @dataclass(frozen=True)
 class ClearmlCli:
-    """The command line against one ClearML server; `serving_id` names the serving service."""
+    """The command line against one ClearML server; `serving_id` names the serving service.
+
+    `environment` names the server, alone: of the caller's nothing is added that is ClearML's.
+    """
 
     environment: Mapping[str, str]
     serving_id: str | None = None
@@ -46,7 +50,7 @@ class ClearmlCli:
         try:
             done = subprocess.run(
                 command,
-                env={**os.environ, **self.environment, **variables},
+                env={**without_clearml(os.environ), **self.environment, **variables},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from transformer_serving.contract.error_line import MOST, first_line, one_line
+from transformer_serving.desk.clearml_tools.variables import without_clearml
 from transformer_serving.desk.failure import Failure
 
 _MODULE = "transformer_serving.desk.clearml_tools.storage"
@@ -34,7 +35,7 @@ def fetch(address: str, target: Path, environment: Mapping[str, str]) -> None:
         try:
             done = subprocess.run(
                 [sys.executable, "-P", "-m", _MODULE, address, str(target)],
-                env={**os.environ, **environment, **own}, stdin=subprocess.DEVNULL,
+                env={**without_clearml(os.environ), **environment, **own}, stdin=subprocess.DEVNULL,
                 capture_output=True, text=True, timeout=_FETCH_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

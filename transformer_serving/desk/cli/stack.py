@@ -239,6 +239,7 @@ def down(state: str | None, as_json: bool) -> None:
 @json_option
 def env(state: str | None, as_json: bool) -> None:
     """Print the stack's CLEARML_* variables: eval "$(transformer-serving env)"."""
+    from transformer_serving.desk.clearml_tools.variables import leading_elsewhere
     from transformer_serving.desk.local.record import (
         clearml_environment,
         require_record,
@@ -249,6 +250,8 @@ def env(state: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(values, indent=2))
         return
+    for name in leading_elsewhere(os.environ, values):
+        click.echo(f"unset {name}")
     for name, value in values.items():
         click.echo(f"export {name}={shlex.quote(value)}")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_serving.contract.gate.server_facts import Gpu, read_gpus
+from transformer_serving.desk.clearml_tools.variables import without_clearml
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.http import KEY_VARIABLE, key_header
 from transformer_serving.desk.local.open_triton import USUAL
@@ -119,7 +120,7 @@ def subject_of(
         # docker/example.env has each name, and compose takes an empty one for one that is not set.
         environment |= {name: value for name, value in read_env_file(env_file).items() if value}
     elif record is not None:
-        environment |= clearml_environment(record)
+        environment = without_clearml(environment) | clearml_environment(record)
     key = key or environment.get(KEY_VARIABLE)
     key_header(key)
     return Subject(

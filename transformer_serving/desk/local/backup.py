@@ -15,6 +15,7 @@ from typing import Any
 
 from transformer_serving.contract.replacement import replace_file, sync
 from transformer_serving.control_plane import integrity
+from transformer_serving.control_plane.half_restored import beside
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import undisturbed
 from transformer_serving.desk.local import backup_file
@@ -65,12 +66,12 @@ def restore(state: Path, source: Path) -> dict[str, Any]:
     there is no room: what is there is then as it was.
     """
     data = control_plane_data(state)
-    # What was there has this name in the end: the two are exchanged.
-    new = data.with_name(f"{data.name}.before-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+    now = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    new, kept = beside(data, now), data.with_name(f"{data.name}.before-{now}")
     with (
         told(state, NOT_RESTORED),
         nobody_serves(data, "transformer-serving down"),
-        _or_as_it_was(data, new),
+        _or_as_it_was(data, new, kept),
     ):
         stored = backup_file.unpack(source, new)
         yours = _taken_out(new / _YOURS.name)
@@ -81,12 +82,15 @@ def restore(state: Path, source: Path) -> dict[str, Any]:
         sync_all(new)
         # Data of one stack beside the record of another would name a service that is not there.
         with undisturbed():
-            _exchange(data, new)
+            # What was there gets its name by the exchange alone: what is named after a restore that
+            # has not ended goes with the next one.
+            new.rename(kept)
+            _exchange(data, kept)
             sync(data.parent)
             _restore_record(state, stored)
     with told(state / _YOURS, f"all but {_YOURS} is restored"):
-        _restore_yours(state / _YOURS, yours, new)
-    return {"file": str(source), "kept": str(new)}
+        _restore_yours(state / _YOURS, yours, kept)
+    return {"file": str(source), "kept": str(kept)}
 
 
 def _taken_out(file: Path) -> bytes | None:
@@ -109,33 +113,37 @@ def _restore_yours(place: Path, content: bytes | None, kept: Path) -> None:
 
 
 @contextlib.contextmanager
-def _or_as_it_was(data: Path, new: Path) -> Iterator[None]:
-    """Makes the folder `new`; where the block raises, it is gone and `data` is what it was."""
+def _or_as_it_was(data: Path, new: Path, kept: Path) -> Iterator[None]:
+    """Makes the folder `new`; where the block raises, it is gone, also by the name `kept`, and
+    `data` is what it was.
+    """
     new.mkdir(mode=0o700)
     made = new.lstat()
     try:
         yield
     except BaseException as ended:
         with undisturbed():
-            _undo(data, new, made, ended)
+            _undo(data, (new, kept), made, ended)
         raise
 
 
-def _undo(data: Path, new: Path, made: os.stat_result, ended: BaseException) -> None:
+def _undo(data: Path, names: tuple[Path, Path], made: os.stat_result, ended: BaseException) -> None:
     """By what the names stand for: nobody knows on which side of the exchange the block ended.
 
     Raises Failure where they cannot be exchanged again; nothing is removed then.
     """
     if os.path.samestat(data.lstat(), made):
+        kept = names[1]
         try:
-            _exchange(data, new)
+            _exchange(data, kept)
         except Failure as fault:
             raise Failure(
                 f"{str(ended) or 'it was ended'}; {fault}; {data} holds the backup now, and what "
-                f"was there before is in {new}: rename both by hand"
+                f"was there before is in {kept}: rename both by hand"
             ) from ended
-    if os.path.samestat(new.lstat(), made):
-        shutil.rmtree(new)
+    for name in names:
+        if name.exists() and os.path.samestat(name.lstat(), made):
+            shutil.rmtree(name)
 
 
 def _keep_secret(data: Path, new: Path) -> None:

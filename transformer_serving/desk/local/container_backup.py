@@ -20,6 +20,7 @@ from typing import IO
 
 from transformer_serving.contract.replacement import sync
 from transformer_serving.control_plane import integrity
+from transformer_serving.control_plane.half_restored import RESTORING
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import undisturbed
 from transformer_serving.desk.local import backup_file
@@ -89,7 +90,7 @@ def restore(volumes: Volumes, stream: IO[bytes]) -> Path:
     with (
         told(data, NOT_RESTORED),
         nobody_serves(data, integrity.to_stop()),
-        tempfile.TemporaryDirectory(prefix="restoring-", dir=data) as name,
+        tempfile.TemporaryDirectory(prefix=RESTORING, dir=data) as name,
     ):
         new = Path(name)
         stored = backup_file.unpack(stream, new)

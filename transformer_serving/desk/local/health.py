@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.gate.release import kit_version
-from transformer_serving.control_plane.integrity import DATABASE, quick_fault
+from transformer_serving.control_plane.integrity import DATABASE, note_of, quick_fault
 from transformer_serving.desk.http import UNIX, NoAnswer, ask_at
 from transformer_serving.desk.local.parts import (
     Part,
@@ -63,7 +63,8 @@ def part_status(
 def data_fault(state: Path) -> str | None:
     """Why the control plane's data cannot be served, with the fix; looked at once a change."""
     folder = control_plane_data(state)
-    return _fault_of(folder, *(_changed(folder / name) for name in (DATABASE, f"{DATABASE}-wal")))
+    read = folder / DATABASE, folder / f"{DATABASE}-wal", note_of(folder)
+    return _fault_of(folder, *map(_changed, read))
 
 
 @lru_cache(maxsize=1)

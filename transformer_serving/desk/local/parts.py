@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_serving.contract.gate.server_facts import TRITON_VARIABLE
 from transformer_serving.contract.replacement import replace_file
+from transformer_serving.desk.clearml_tools.variables import without_clearml
 from transformer_serving.desk.local.record import (
     LOOPBACK,
     MONITORING,
@@ -44,6 +45,10 @@ class Launch:
 
     command: list[str]
     environment: dict[str, str]
+
+    def run_in(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """All its variables: of the caller's those of another ClearML server are left out."""
+        return {**without_clearml(environment), **self.environment}
 
 
 @dataclass(frozen=True)

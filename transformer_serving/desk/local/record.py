@@ -71,15 +71,26 @@ class StackRecord:
     monitoring: tuple[str, ...] = ()
 
     def listening(self) -> dict[str, int]:
-        """The ports that this stack takes, by whom they are for."""
+        """The ports that this stack takes, by whom they are for.
+
+        Raises Failure (exit code 2) where Triton's is another's, too: each is free until then.
+        """
         ports = {
             name: port
             for name, port in asdict(self.ports).items()
             if name not in MONITORING or name in self.monitoring
         }
-        if self.open_inference is not None:
-            ports["open_inference"] = self.open_inference
-        return ports
+        if self.open_inference is None:
+            return ports
+        for name, port in ports.items():
+            if port == self.open_inference:
+                part = name.replace("_", " ")
+                raise Failure(
+                    f"port {port} is the stack's own ({part}), so --open-inference "
+                    "cannot have it; name another, or move the stack's with --port-base N",
+                    exit_code=2,
+                )
+        return {**ports, "open_inference": self.open_inference}
 
     @property
     def triton(self) -> TritonAddresses:

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
     for needed in BY_NAME[name].needs:
         wait_for(BY_NAME[needed], record)
     launch = BY_NAME[name].launch(folder, record)
-    environment = {**os.environ, **launch.environment, MARK: str(folder)}
+    environment = {**launch.run_in(os.environ), MARK: str(folder)}
     os.execvpe(launch.command[0], launch.command, environment)
 
 

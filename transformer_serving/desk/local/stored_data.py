@@ -19,6 +19,7 @@ from pathlib import Path
 from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.replacement import sync
 from transformer_serving.control_plane import integrity
+from transformer_serving.control_plane.half_restored import discard_half_restored
 from transformer_serving.desk.failure import Failure, no_space
 
 FILES = "files"
@@ -100,11 +101,15 @@ def sync_all(folder: Path) -> None:
 
 @contextlib.contextmanager
 def nobody_serves(data: Path, stop: str) -> Iterator[None]:
-    """Holds the control plane's own lock, so that none starts meanwhile; `stop` ends one."""
+    """Holds the control plane's own lock, so that none starts meanwhile; `stop` ends one.
+
+    What a restore has left that was killed is gone then.
+    """
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (data / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Failure(f"the control plane runs; stop it first: {stop}", exit_code=2) from error
+        discard_half_restored(data)
         yield

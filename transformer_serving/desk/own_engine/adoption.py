@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer_serving.desk.clearml_tools.variables import without_clearml
 from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.local.record import clearml_environment, load_record
 from transformer_serving.desk.own_engine.engine import engine_of
@@ -35,7 +36,10 @@ def served_model(endpoint: str, state: Path) -> Iterator[ServedModel]:
     """
     record = load_record(state)
     if record is not None:
-        os.environ.update(clearml_environment(record))
+        own = without_clearml(os.environ) | clearml_environment(record)
+        for name in os.environ.keys() - own.keys():
+            del os.environ[name]
+        os.environ.update(own)
     serving = os.environ.get("CLEARML_SERVING_TASK_ID")
     if not serving:
         raise Failure(

@@ -186,9 +186,7 @@ class OwnStack:
         port = free_row(1)
         state, record = self.stack.state, self.stack.record
         launch = gateway_launch(state, record, name, port, setting.workers)
-        environment = {
-            **environment_of(setting, os.environ), **launch.environment, MARK: str(state),
-        }  # fmt: skip
+        environment = {**launch.run_in(environment_of(setting, os.environ)), MARK: str(state)}
         with (self._logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 launch.command, env=environment, cwd=state / "run", stdin=subprocess.DEVNULL,
