@@ -94,7 +94,7 @@ def test_a_bundle_that_is_not_done_leaves_nothing(
 
 
 def test_adopting_ends_in_order(tmp_path: Path) -> None:
-    """It asks ClearML through the SDK in its own process."""
+    """It logs in, then asks ClearML through the SDK in its own process."""
     asked: list[str] = []
 
     def reply(path: str) -> tuple[int, bytes, dict[str, str]]:
@@ -102,9 +102,8 @@ def test_adopting_ends_in_order(tmp_path: Path) -> None:
         return slow(path)
 
     slow = slow_after_a_login()
-    # Those of commands that ask by themselves first, which adopt does not.
-    for _ in range(2):
-        slow("auth.login")
+    # One of two of the commands that ask more by themselves first.
+    slow("auth.login")
     with (
         answering_daemon(reply) as address,
         started(
@@ -112,4 +111,4 @@ def test_adopting_ends_in_order(tmp_path: Path) -> None:
             "--text", "rain", "--output", "own", address=address,
         ) as process,
     ):  # fmt: skip
-        ended(process, lambda: [path for path in asked if "auth.login" in path])
+        ended(process, lambda: len([path for path in asked if "auth.login" in path]) > 1)

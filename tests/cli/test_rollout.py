@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,24 @@ def test_a_wish_that_came_too_late_is_a_failure(
     assert asked == [("texts", command)]
     assert f"texts, bundle 77: {outcome}" in output
     assert (f"it was too late for that: texts {outcome}" in output) == bool(code)
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["lines", "json"])
+@pytest.mark.parametrize("command", ["abort", "promote"])
+def test_what_was_wished_goes_on_after_ctrl_c(
+    command: str, as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan("a1", "texts", 77, "new", "old", (1.0, 100.0), 60.0)
+
+    def watch(*_: object) -> Iterator[Rollout]:
+        yield Rollout(plan, None)
+        raise KeyboardInterrupt
+
+    desk = "transformer_serving.desk"
+    monkeypatch.setattr(f"{desk}.cli.rollout.deploy_target", lambda _: None)
+    monkeypatch.setattr(f"{desk}.deploy.rollout.wish", lambda *_: Rollout(plan, None))
+    monkeypatch.setattr(f"{desk}.deploy.rollout.watch", watch)
+    output = said(command, "texts", *(["--json"] if as_json else []), code=1)
+    assert "it goes on; look: transformer-serving rollout status texts" in output
+    # A promotion can be called back until it is over.
+    assert ("transformer-serving rollout abort texts" in output) == (command == "promote")

@@ -1,12 +1,17 @@
-"""The tables of `status`: what others wrote is shown as they wrote it."""
+"""The tables of `status` and `show`: what others wrote is shown as they wrote it, and whole."""
 
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
-from rich.console import Console
+import pytest
+from rich.console import Console, RenderableType
 
+from tests.stack.small_bundles import write_small
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.cli import show
 from transformer_serving.desk.cli.status import _status_tables
 
 NAMES = ("x[/y]", "[bold]b", "a:smile:b")
@@ -32,3 +37,48 @@ def test_signs_of_rich_are_shown() -> None:
     text = page.getvalue()
     for shown in (*NAMES, *REASONS, "[/no]", "stack in /w/[/x]/.stack"):
         assert shown in text
+
+
+def columns(table: RenderableType, width: int) -> list[str]:
+    """Each column as it is read over its lines; without blanks, as words break at them."""
+    page = io.StringIO()
+    Console(file=page, width=width).print(table)
+    lines = [line[1:-1] for line in page.getvalue().splitlines() if set("│┃") & set(line)]
+    rows = [re.split("[│┃]", line) for line in lines]
+    return [
+        "".join("".join(row[column].split()) for row in rows if column < len(row))
+        for column in range(max(map(len, rows)))
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_narrow_terminal_cuts_nothing(width: int) -> None:
+    """Nor does a pipe, which has the width of 80."""
+    rows = [
+        {
+            "endpoint": f"sentiment-of-reviews-{number}", "bundle_version": 1764338000 + number,
+            "verified": True, "backend": "transformer_model", "proof": "proven", "ready": False,
+            "reason": f"load failed: /models/sentiment-of-reviews/{number}/model.plan is not for "
+            "compute capability 8.6",
+        }
+        for number in range(2)
+    ]  # fmt: skip
+    part = {
+        "name": "control-plane", "pid": 4194304, "port": 65535, "address": None,
+        "health": "HTTPConnectionPool(host='127.0.0.1',port=65535): no answer", "version": "1.2.3",
+    }  # fmt: skip
+    values = {"parts": [part], "endpoints": rows, "rollouts": [], "open_tritons": []}
+    seen = columns(_status_tables(Path("/w/.stack"), values), width)
+    told = [row[name] for row in rows for name in ("endpoint", "bundle_version", "reason")]
+    for shown in (*told, "transformer_model", part["name"], part["health"], part["pid"]):
+        assert any("".join(str(shown).split()) in column for column in seen), (shown, seen)
+
+
+def test_a_narrow_terminal_shows_a_bundle_whole(tmp_path: Path) -> None:
+    bundle = open_bundle(write_small(tmp_path / "bundle").folder)
+    _, facts = columns(show._facts(bundle), 40)
+    assert f"{bundle.manifest.engine}{bundle.manifest.precision}" in facts
+    paths, _, hashes = columns(show._files(bundle), 40)
+    for entry in bundle.manifest.files:
+        assert entry.path in paths
+        assert entry.sha256[:16] in hashes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -23,6 +24,7 @@ from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.golden import Reply
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.stack import check_ports
 from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.gateway.settings import GENERATE_ENDPOINT
 
@@ -238,3 +240,13 @@ def test_without_prometheus_its_package_is_named(
 def test_another_demo_is_refused_with_those_there_are() -> None:
     with pytest.raises(click.BadParameter, match="generation"):
         up.make_context("up", ["--demo", "poetry"])
+
+
+def test_a_taken_port_is_moved_by_its_own_option() -> None:
+    """--port-base moves the six in a row, which open inference is none of."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Failure, match=f"{port} for open inference .* --open-inference PORT$"):
+            check_ports({"open_inference": port})
+        with pytest.raises(Failure, match=f"{port} for inference .* with --port-base N$"):
+            check_ports({"inference": port})

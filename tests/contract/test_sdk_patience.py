@@ -66,9 +66,23 @@ def send(session: Session, **options: Any) -> Any:
         (REFUSED, KEYS),
         (504, "http://api answers 504"),
         (LoginError("Failed getting token (error 504 from http://api): x"), "answers 504"),
-        (ValueError("It seems *api_server* is misconfigured."), "no answer of ClearML's API"),
+        (
+            LoginError("Unrecognized Authentication Error: (too many 503 error responses)"),
+            "answers 503",
+        ),
+        (LoginError("Failed getting token (error 400 from http://api): x"), "answers 400"),
+        (LoginError("Unrecognized Authentication Error: x"), "no answer of ClearML's API"),
+        (ValueError("It seems *api_server* is misconfigured."), "set CLEARML_API_HOST"),
     ],
-    ids=["keys", "balancer", "login-at-balancer", "another-server"],
+    ids=[
+        "keys",
+        "balancer",
+        "login-at-balancer",
+        "retries-at-balancer",
+        "bad-login",
+        "no-login",
+        "another-server",
+    ],  # fmt: skip
 )
 def test_what_is_refused_is_asked_again_after_growing_pauses(
     outcome: Any, text: str, pauses: list[float], caplog: pytest.LogCaptureFixture,

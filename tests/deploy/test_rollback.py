@@ -115,6 +115,17 @@ def go_back(target: Any) -> RolledBack:
     return rollback.rollback(target, NAME, timeout_s=60, report=lambda _: None)
 
 
+def test_who_runs_out_of_time_with_the_lock_blames_no_other_deploy(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*_: object) -> None:
+        signal.raise_signal(signal.SIGALRM)
+
+    monkeypatch.setattr(rollback, "refuse_in_rollout", slow)
+    with pytest.raises(Failure, match=f"; it was asking whether {NAME} is in a rollout; "):
+        go_back(target)
+
+
 def test_what_answers_and_is_not_configured_is_added_again(target: Target) -> None:
     """A answers on where B was refused: a new worker or Triton would find B alone."""
     assert not deploy(target, target.bundle("b")).changed

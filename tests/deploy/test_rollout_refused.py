@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,13 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unchanged:
     return Unchanged(tmp_path)
 
 
-def refused(target: Any, bundle: Bundle, told: list[str] | None = None) -> str:
+def refused(target: Any, bundle: Bundle, told: list[str] | None = None, *, code: int = 2) -> str:
     with pytest.raises(Failure) as failed:
         rollout.start(
             target, bundle, "texts", steps=(1, 100), hold_s=1, allowed=Allowed(), timeout_s=60,
             report=lambda _: None, tell=(told if told is not None else []).append,
         )  # fmt: skip
-    assert failed.value.exit_code == 2
+    assert failed.value.exit_code == code
     return str(failed.value)
 
 
@@ -90,6 +91,17 @@ def test_one_that_serves_the_bundle_already(target: Unchanged, bundle: Bundle) -
     version = bundle.manifest.bundle_version
     target.registered.append(Registered("old", version, "", ()))
     assert refused(target, bundle) == f"'texts' serves bundle {version} already"
+
+
+def test_who_runs_out_of_time_with_the_lock_blames_no_other_deploy(
+    target: Unchanged, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow() -> None:
+        signal.raise_signal(signal.SIGALRM)
+
+    monkeypatch.setattr(target, "check_version", slow)
+    said = refused(target, bundle, code=1)
+    assert "; it was asking whether texts is in a rollout; " in said
 
 
 def test_a_candidate_that_has_no_room(

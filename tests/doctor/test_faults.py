@@ -156,6 +156,41 @@ def test_10_credentials_that_are_refused_or_missing(scene: Scene) -> None:
     assert "CLEARML_API_ACCESS_KEY is not set" in only(missing, "credentials")
 
 
+@pytest.mark.parametrize("status", [500, 503])
+def test_10_a_server_that_is_ill_needs_no_new_keys(scene: Scene, status: int) -> None:
+    """Its answers are those of ClearML's API; the ping is well."""
+    ill = json.dumps({"meta": {"result_code": status, "result_msg": "no database"}}).encode()
+
+    def reply(path: str) -> tuple[int, bytes, dict[str, str]]:
+        return (status, ill, {}) if path.startswith("/auth.login") else (200, PONG, {})
+
+    with answering(reply) as server:
+        said = faults(having(scene, CLEARML_API_HOST=server))["credentials"]
+    assert f"answers {status}" in said
+    assert "its log" in said
+    assert "make new keys" not in said
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "fix"),
+    [
+        (500, PONG, "its log"),
+        (502, b"bad gateway", "start the API server"),
+        (503, b"<html>no server</html>", "start the API server"),
+        (403, b"<html>forbidden</html>", "let this machine in"),
+    ],
+    ids=["api", "gateway", "proxy", "forbidden"],
+)
+def test_10_an_api_behind_a_proxy_is_not_taken_for_the_web_server(
+    scene: Scene, status: int, body: bytes, fix: str
+) -> None:
+    with answering(lambda path: (status, body, {})) as proxy:
+        said = faults(having(scene, CLEARML_API_HOST=proxy))["api"]
+    assert f"answers {status}" in said
+    assert fix in said
+    assert "8008" not in said
+
+
 def test_11_a_file_server_that_is_down(scene: Scene) -> None:
     with answering(lambda path: (502, b"bad gateway", {})) as proxy:
         found = faults(having(scene, CLEARML_FILES_HOST=proxy))

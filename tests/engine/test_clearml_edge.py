@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.control_plane.conftest import RunSdk
+from tests.doctor.conftest import answering
 
 # A controller's look at a serving task of its own.
 LOOKED = """
@@ -182,6 +183,34 @@ REFUSED = (
     print("as it should be")
 """
 )
+
+ELSEWHERE = """
+    from transformer_serving.engine.controller.control_plane import clearml_edge
+
+    plane = clearml_edge.ClearmlControlPlane("0" * 32)
+    try:
+        plane.endpoints()
+    except clearml_edge.ControlPlaneError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (200, b"<!doctype html>", "gives no answer of ClearML's API; set CLEARML_API_HOST to the"),
+        (503, b"no server", "answers 503"),
+    ],
+    ids=["web-page", "proxy"],
+)
+def test_what_is_no_api_is_said_and_no_key_blamed(
+    run_sdk: RunSdk, status: int, body: bytes, reason: str
+) -> None:
+    with answering(lambda path: (status, body, {})) as address:
+        done = run_sdk(ELSEWHERE, CLEARML_API_HOST=address)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"{address} {reason}" in done.stdout
+    assert "ACCESS_KEY" not in done.stdout
 
 
 @pytest.mark.parametrize("status", [400, 500])

@@ -26,8 +26,11 @@ _LONGEST_PAUSE_S = 60.0
 _LOOK_S = 0.5
 _LAST_PROPER = 500
 _KEYS = "check CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY"
-# As the SDK words what came of a login.
-_STATUS = re.compile(r"\(error (\d+) from ")
+_API = "set CLEARML_API_HOST to the API server: port 8008 or api.HOST, not the web server"
+# As the SDK words what came of a login; what it asked again in vain it words as urllib3 does.
+_STATUS = re.compile(r"(?:\(error |too many )(\d+) (?:from |error responses)")
+_ANOTHER = "*api_server* is misconfigured"
+_OF_KEYS = ("401", "403")
 _AWAY = ("ConnectionError", "Timeout")
 
 
@@ -44,11 +47,12 @@ def login_refusal(host: str, error: BaseException) -> Refusal:
     if any(name in f"{type(error).__name__} {text}" for name in _AWAY):
         return Refusal(f"no answer from {host}", is_away=True)
     status = _STATUS.search(text)
-    if status is not None and int(status[1]) >= _LAST_PROPER:
-        return Refusal(f"{host} answers {status[1]}")
-    if type(error).__name__ == "LoginError":
-        return Refusal(f"{host} refused the login; {_KEYS}")
-    return Refusal(f"{host} gives no answer of ClearML's API: {type(error).__name__}")
+    if status is not None:
+        # No other status speaks of keys.
+        said = f"refused the login; {_KEYS}" if status[1] in _OF_KEYS else f"answers {status[1]}"
+        return Refusal(f"{host} {said}")
+    why = f"; {_API}" if _ANOTHER in text else f": {type(error).__name__}"
+    return Refusal(f"{host} gives no answer of ClearML's API{why}")
 
 
 class _RefusedError(BaseException):

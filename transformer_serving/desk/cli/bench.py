@@ -147,7 +147,7 @@ def stream_table(loads: Sequence[StreamLoad]) -> Table:
     rows = Table(box=None, header_style="bold")
     columns = ("load", "streams", "tokens/s", "first ms p50", "p90", "p99", "gap ms p50", "p90")
     for name in (*columns, "p99"):
-        rows.add_column(name, justify="left" if name == "load" else "right")
+        rows.add_column(name, justify="left" if name == "load" else "right", overflow="fold")
     for row in loads:
         times = [
             text
@@ -167,7 +167,7 @@ def table(measured: Sequence[Measured]) -> Table:
 
     rows = Table(box=None, header_style="bold")
     for name in ("load", "answers/s", "texts/s", "p50 ms", "p90", "p99", "p99.9", "not 200"):
-        rows.add_column(name, justify="left" if name == "load" else "right")
+        rows.add_column(name, justify="left" if name == "load" else "right", overflow="fold")
     for row in measured:
         found, latency = row.figures, row.figures.latency
         times = (

@@ -224,13 +224,12 @@ def _found(done: Converted) -> str:
 
 def latency_table(rows: Sequence[Latency]) -> Table:
     """The table for a terminal, milliseconds."""
-    from rich.table import Table
-
+    from transformer_serving.desk.cli.tables import whole_table
     from transformer_serving.desk.parity.latency import facts, parity_cell
 
     measured = ", ".join(f"{name} {value}" for name, value in facts().items())
     figures = ("mean", "sd", "min", "median", "p95", "p99", "max")
-    table = Table("call", "engine", "precision", *figures, "parity", caption=measured)
+    table = whole_table("call", "engine", "precision", *figures, "parity", caption=measured)
     for number, name in enumerate(("call", "engine", "precision", *figures)):
         table.columns[number].justify = "right" if name in figures else "left"
     last = rows[0].tokens, rows[0].texts

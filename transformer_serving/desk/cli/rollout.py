@@ -195,15 +195,22 @@ def promote(endpoint: str, state: str | None, as_json: bool) -> None:
 
 
 def _end(endpoint: str, wanted: str, state: str | None, as_json: bool) -> None:
+    from transformer_serving.contract.rollout import PROMOTE, PROMOTED
     from transformer_serving.desk.deploy.rollout import watch, wish
     from transformer_serving.desk.failure import Failure
 
     target = deploy_target(state)
     asked = wish(target, endpoint, wanted)
-    *_, last = watch(target, asked.plan)
+    try:
+        *_, last = watch(target, asked.plan)
+    except KeyboardInterrupt:
+        _tell(_goes_on(endpoint))
+        if wanted == PROMOTE:
+            _tell(f"to call it back: transformer-serving rollout abort {endpoint}")
+        sys.exit(1)
     _print(last, as_json)
     outcome = last.state.outcome if last.state else ""
-    if (outcome == "promoted") != (wanted == "promote"):
+    if (outcome == PROMOTED) != (wanted == PROMOTE):
         raise Failure(f"it was too late for that: {endpoint} {outcome}")
 
 
@@ -216,13 +223,16 @@ def _watch(target: DeployTarget, begun: Rollout, as_json: bool) -> None:
             if not as_json:
                 _print(last, as_json=False)
     except KeyboardInterrupt:
-        endpoint = begun.plan.endpoint
-        _tell(f"it goes on; look: transformer-serving rollout status {endpoint}")
+        _tell(_goes_on(begun.plan.endpoint))
         return
     if as_json:
         _print(last, as_json=True)
     if last.state is not None and last.state.outcome not in _GOOD:
         sys.exit(_WENT_BACK_CODE)
+
+
+def _goes_on(endpoint: str) -> str:
+    return f"it goes on; look: transformer-serving rollout status {endpoint}"
 
 
 def _tell(line: str) -> None:

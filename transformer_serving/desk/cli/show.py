@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from transformer_serving.desk.cli.options import json_option
+from transformer_serving.desk.cli.tables import whole_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -99,10 +100,8 @@ def _quoted(arguments: Sequence[str]) -> list[str]:
 
 
 def _facts(bundle: Bundle) -> Table:
-    from rich.table import Table
-
     endpoint, manifest = bundle.endpoint, bundle.manifest
-    table = Table(show_header=False, title=str(bundle.folder), title_justify="left")
+    table = whole_table("", "", show_header=False, title=str(bundle.folder), title_justify="left")
     source = manifest.source.get("model") or "unknown"
     revision = manifest.source.get("revision")
     rows = {
@@ -155,11 +154,9 @@ def _proof(bundle: Bundle) -> str:
 
 
 def _tensors(bundle: Bundle) -> Table:
-    from rich.table import Table
-
     from transformer_serving.desk.bundle.triton_config import triton_tensors
 
-    table = Table("tensor", "name", "type", "dims after the batch")
+    table = whole_table("tensor", "name", "type", "dims after the batch")
     for kind, tensors in zip(("input", "output"), triton_tensors(bundle.endpoint), strict=True):
         for tensor in tensors:
             table.add_row(kind, tensor.name, tensor.dtype, str(list(tensor.dims)))
@@ -167,9 +164,7 @@ def _tensors(bundle: Bundle) -> Table:
 
 
 def _files(bundle: Bundle) -> Table:
-    from rich.table import Table
-
-    table = Table("file", "bytes", "sha256")
+    table = whole_table("file", "bytes", "sha256")
     table.columns[1].justify = "right"
     for entry in bundle.manifest.files:
         table.add_row(entry.path, f"{entry.size:,}", entry.sha256[:16])

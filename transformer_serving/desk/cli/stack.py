@@ -224,11 +224,15 @@ def down(state: str | None, as_json: bool) -> None:
 
     folder = state_directory(state)
     console = plain_console(stderr=as_json)
+    was_there = stack.is_there(folder)
     with console.status("stopping") as shown:
         swept = stack.stop(folder, step_line(shown))
     if as_json:
         values = {"state": str(folder), "running": False, "swept": swept}
         click.echo(json.dumps(values, indent=2))
+        return
+    if not was_there:
+        console.print(f"no stack in {folder}", soft_wrap=True, highlight=False)
         return
     note = f"; ended {swept} processes that a crash had left" if swept else ""
     console.print(f"the stack is down{note}; its data stays in {folder}", soft_wrap=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from transformer_serving.desk.cli.options import json_option, state_option
+from transformer_serving.desk.cli.tables import whole_table
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -59,16 +60,15 @@ def _well(values: dict[str, Any]) -> bool:
 
 def _status_tables(state: Path, values: dict[str, Any]) -> Group:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     title = Text(f"stack in {state}")
-    parts = Table("part", "pid", "port", "health", "version", title=title)
+    parts = whole_table("part", "pid", "port", "health", "version", title=title)
     for part in values["parts"]:
         socket = "socket" if part["port"] is None and part["address"] else part["port"]
         row = (part["name"], part["pid"], socket, part["health"], part["version"])
         parts.add_row(*map(_cell, row))
-    endpoints = Table("endpoint", "bundle version", "engine", "proof", "ready", "why not")
+    endpoints = whole_table("endpoint", "bundle version", "engine", "proof", "ready", "why not")
     for row in values["endpoints"]:
         version = row.get("bundle_version") if row.get("verified") else "unverified"
         ready = "yes" if row.get("ready") else "no"

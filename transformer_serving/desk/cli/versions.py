@@ -69,9 +69,9 @@ def _pinned(row: Release, lock: Lock) -> str:
 
 
 def _pins(lock: Lock) -> Table:
-    from rich.table import Table
+    from transformer_serving.desk.cli.tables import whole_table
 
-    table = Table("pin", "is", "tested by", title="versions.toml")
+    table = whole_table("pin", "is", "tested by", title="versions.toml")
     table.add_row("embedded", f"tritonserver {lock.embedded.triton}", lock.embedded.tested_by)
     for name, image in (("image", lock.image), ("vllm_image", lock.vllm_image)):
         table.add_row(name, image.image, image.tested_by)

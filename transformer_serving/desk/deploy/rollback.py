@@ -60,6 +60,7 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
     registry, report = target.registry(), limit.report
     report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):
+        report(f"asking whether {endpoint} is in a rollout")
         refuse_in_rollout(target.cli, endpoint)
         target.cli.check_version()
         report(f"looking for what {endpoint} served before")

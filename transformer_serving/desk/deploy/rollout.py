@@ -153,6 +153,7 @@ def start(
     with within(timeout_s, what, report, look=target.look, spent=spent_s) as limit:
         limit.report("waiting for another deploy of this machine to end")
         with one_at_a_time(target.lock):
+            limit.report(f"asking whether {endpoint} is in a rollout")
             old_model_id, listed = _checked(target, bundle, endpoint)
             candidate = candidate_name(endpoint, bundle.manifest.bundle_version)
             size, free = _engine_bytes(bundle), _free(target)

@@ -17,6 +17,9 @@ API, FILES = "CLEARML_API_HOST", "CLEARML_FILES_HOST"
 ACCESS, SECRET = "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"
 # What the compose files name the machine itself to containers.
 MACHINE = "host.docker.internal"
+_ILL = 500
+_REFUSED = (401, 403)
+_SEE_LOG = "the API server is ill: see its log, and whether its database runs and has room"
 # Tokens and pre-signed addresses are refused from about here on.
 _SKEW_WARNING_S, _SKEW_FAILURE_S = 5.0, 60.0
 
@@ -29,13 +32,29 @@ def check_api(subject: Subject) -> Findings:
     answer = _ping(host)
     if answer.status == 0:
         yield unreachable(subject, API, host, answer)
-    elif _is_api(answer):
+    elif answer.status < _ILL and _is_api(answer):
         yield ok(f"the ClearML API answers at {host}")
     else:
-        yield failure(
-            f"{host} answers {answer.status}, but not as the ClearML API",
-            f"set {API} to the API server: port 8008 or api.HOST, not the web server (8080, app.)",
+        yield _no_api(shown(host), answer)
+
+
+def _no_api(host: str, answer: Answer) -> Finding:
+    if _is_api(answer):
+        return failure(f"the ClearML API at {host} answers {answer.status}", _SEE_LOG)
+    why = f"{host} answers {answer.status}, but not as the ClearML API"
+    if answer.status >= _ILL:
+        return failure(
+            why, "start the API server; a proxy before it has nothing to pass the request to"
         )
+    if answer.status in _REFUSED:
+        return failure(
+            why,
+            f"have the proxy before the API let this machine in, or correct {API} if it is another "
+            "server's",
+        )
+    return failure(
+        why, f"set {API} to the API server: port 8008 or api.HOST, not the web server (8080, app.)"
+    )
 
 
 def _ping(host: str) -> Answer:
@@ -95,8 +114,10 @@ def check_credentials(subject: Subject) -> Findings:
     answer = ask(f"{host.rstrip('/')}/auth.login", {"Authorization": f"Basic {login}"})
     if answer.status == 0 or not _is_api(answer):
         yield skipped("the API does not answer")
-    elif answer.status == 200 and answer.json().get("data", {}).get("token"):
+    elif answer.status == 200 and (answer.json().get("data") or {}).get("token"):
         yield ok("the API accepts the credentials")
+    elif answer.status not in _REFUSED:
+        yield failure(f"the API answers {answer.status} to a login", _SEE_LOG)
     else:
         yield failure(
             f"the API refuses the credentials with {answer.status}",

@@ -104,13 +104,14 @@ CHECKS = (
     Check(
         "api",
         "CLEARML_API_HOST",
-        "nothing answers, or not as the ClearML API",
+        "nothing answers, or with 500 and above, or not as the ClearML API",
         clearml.check_api,
     ),
     Check(
         "credentials",
         "CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY",
-        "one is missing, or the API refuses them; a warning where --env-file leaves one out",
+        "one is missing, or the API refuses them or has another error; a warning where --env-file "
+        "leaves one out",
         clearml.check_credentials,
     ),
     Check(

@@ -168,13 +168,24 @@ def with_room(folder: Path) -> Iterator[None]:
         raise Failure(no_space(folder)) from error
 
 
+class BrokenRecord(Failure):
+    """stack.json is no record, or that of a newer kit."""
+
+
+def has_record(state: Path) -> bool:
+    """Whether a stack was ever started there, also where its record cannot be read."""
+    with usable(state):
+        return (state / _RECORD).exists()
+
+
 def load_record(state: Path) -> StackRecord | None:
-    """The record, or None where no stack was ever started. Raises Failure for a broken file."""
+    """The record, or None where no stack was ever started. Raises BrokenRecord, and Failure for a
+    file of somebody else's."""
     path = state / _RECORD
     try:
         values = json.loads(path.read_text("utf-8"))
         if int(values["format"]) > FORMAT:
-            raise Failure(
+            raise BrokenRecord(
                 f"{path} was written by a newer kit; use that one, or put an older stack.json "
                 "back from a backup with 'transformer-serving restore'",
                 exit_code=2,
@@ -185,7 +196,7 @@ def load_record(state: Path) -> StackRecord | None:
     except OSError as error:
         raise _unusable(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Failure(
+        raise BrokenRecord(
             f"{path} cannot be read; put it back from a backup with 'transformer-serving restore', "
             "or remove that folder with all that it stores and run 'up' again",
             exit_code=2,

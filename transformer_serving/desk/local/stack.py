@@ -24,9 +24,11 @@ from transformer_serving.desk.local.open_triton import open_tritons
 from transformer_serving.desk.local.parts import BY_NAME, parts_of
 from transformer_serving.desk.local.record import (
     LOOPBACK,
+    BrokenRecord,
     Ports,
     StackRecord,
     clearml_environment,
+    has_record,
     load_record,
     make_private,
     new_record,
@@ -43,6 +45,7 @@ from transformer_serving.desk.versions.lock import read_lock
 
 SERVICE = "transformer-serving"
 _WAIT_S = 60.0
+_MOVE = "move all ports with --port-base N"
 
 
 @dataclass(frozen=True)
@@ -219,10 +222,11 @@ def check_ports(ports: Mapping[str, int]) -> None:
             try:
                 probe.bind((LOOPBACK, port))
             except (OSError, OverflowError) as error:
+                is_open = name == "open_inference"
+                move = "name another --open-inference PORT" if is_open else _MOVE
                 raise Failure(
                     f"port {port} for {name.replace('_', ' ')} cannot be used: "
-                    f"{error.strerror if isinstance(error, OSError) else 'no such port'}; move all "
-                    "ports with --port-base N",
+                    f"{error.strerror if isinstance(error, OSError) else 'no such port'}; {move}",
                     exit_code=2,
                 ) from error
 
@@ -233,11 +237,25 @@ def stop(state: Path, report: StepReport) -> int:
     # A folder that nobody has started in is not made for the lock.
     with usable(state), own_turn(state, report, insists=True) if state.is_dir() else nullcontext():
         swept = Supervisor(state).stop()
-        record = load_record(state)
-        if record is not None:
-            record.triton.remove_sockets()
-        remove_sockets_of(state, sockets_of(state))
+        _remove_sockets(state)
     return swept
+
+
+def _remove_sockets(state: Path) -> None:
+    """Also where the record cannot be read: the stack is down all the same."""
+    sockets = sockets_of(state)
+    try:
+        record = load_record(state)
+    except BrokenRecord:
+        record = StackRecord(Ports(), "", "", sockets=str(sockets))
+    if record is not None:
+        record.triton.remove_sockets()
+    remove_sockets_of(state, sockets)
+
+
+def is_there(state: Path) -> bool:
+    """Whether a stack was ever started there, or something of one runs."""
+    return has_record(state) or any(True for _ in leftovers(state))
 
 
 def status(state: Path, record: StackRecord) -> dict[str, Any]:

@@ -1,16 +1,17 @@
 """The model behind an endpoint that was added by hand: its file, and its tensors as stated.
 
-Tested by tests/own_engine/test_writer.py.
+Tested by tests/own_engine/test_adoption.py and tests/own_engine/test_writer.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.variables import without_clearml
 from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.local.record import clearml_environment, load_record
@@ -18,6 +19,8 @@ from transformer_serving.desk.own_engine.engine import engine_of
 from transformer_serving.desk.own_engine.tensors import EngineTensor, EngineTensors
 from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields, tensor_configs
 from transformer_serving.engine.errors import EngineError
+
+_LOGIN = ("CLEARML_API_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class ServedModel:
 def served_model(endpoint: str, state: Path) -> Iterator[ServedModel]:
     """Fetch the endpoint's model from the stack in `state`, else from where CLEARML_* points.
 
-    Raises Failure when there is no such endpoint or its model is neither ONNX nor a plan.
+    Raises Failure when there is no such endpoint, its model is neither ONNX nor a plan, or the
+    server gives no answer.
     """
     record = load_record(state)
     if record is not None:
@@ -47,6 +51,7 @@ def served_model(endpoint: str, state: Path) -> Iterator[ServedModel]:
             "or name the stack with --state",
             exit_code=2,
         )
+    _refuse_early(os.environ)
     # The SDK reads the environment as it is imported.
     from transformer_serving.engine.controller.control_plane.clearml_edge import ClearmlControlPlane
 
@@ -61,6 +66,17 @@ def served_model(endpoint: str, state: Path) -> Iterator[ServedModel]:
             yield ServedModel(file, tensors_of(served.fields) if plan else None)
     except EngineError as error:
         raise Failure(f"endpoint '{endpoint}': {error}") from error
+
+
+def _refuse_early(environment: Mapping[str, str]) -> None:
+    """Raises Failure where the server does not answer or let in: the SDK would ask for minutes.
+
+    What the environment does not name may stand in clearml.conf, which the SDK reads.
+    """
+    if all(environment.get(name) for name in _LOGIN):
+        api = ClearmlApi(environment)
+        api.wait()
+        api.log_in()
 
 
 def _engine_file(path: Path) -> Path:

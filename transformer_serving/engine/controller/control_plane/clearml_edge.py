@@ -257,7 +257,7 @@ class ClearmlControlPlane:
             ConfigWrapper.set_overrides({"api": {"http": _HTTP}})
             try:
                 self._processor = ModelRequestProcessor(task_id=self._serving_id)
-            except LoginError as error:
+            except (LoginError, ValueError) as error:
                 fault = login_refusal(Session.get_api_server_host(), error)
                 raise ControlPlaneError(fault.text) from None
         return self._processor
