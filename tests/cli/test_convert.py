@@ -188,6 +188,22 @@ def test_an_engine_that_its_builder_cannot_make_is_refused_in_one_line(
     assert "(RuntimeError: no kernel for this)" in last
 
 
+def test_an_allowed_precision_that_is_not_made_leaves_the_other_one(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no kernel for this")
+
+    monkeypatch.setattr("transformer_serving.desk.builders.quantization.write_dynamic_int8", fail)
+    command = ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle"), "--json"]
+    done = CliRunner().invoke(main, [*command, "--engine", "onnxruntime", "--allow", "int8"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["precision"] == "fp32"
+    assert "cannot be built in int8 of this model (RuntimeError: no kernel" in told["refused"][0]
+    assert told["refused"][0].endswith("; it stays fp32")
+
+
 def test_int8_that_fails_parity_is_not_measured(
     tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

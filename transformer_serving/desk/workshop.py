@@ -116,13 +116,17 @@ def faster_engine(
 ) -> Chosen:
     """The one at the precision `allowed` where it passes parity and is faster here, else `chosen`.
 
-    `say` hears what parity has against it.
+    `say` hears what parity has against it, or why it is not made or does not run.
     """
     case, engine = workshop.case, chosen.files.engine
-    files = workshop.build(engine, allowed)
-    parity = compare(case, files)
-    if not within(parity):
-        say(f"{described(parity)}; it stays {chosen.files.precision}")
+    try:
+        files = workshop.build(engine, allowed)
+        parity = compare(case, files)
+        refusal = None if within(parity) else described(parity)
+    except ConversionRefused as error:
+        refusal = str(error)
+    if refusal is not None:
+        say(f"{refusal}; it stays {chosen.files.precision}")
         return chosen
     gain = gain_of(
         contender_of(engine, files, case, parity),
