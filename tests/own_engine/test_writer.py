@@ -106,6 +106,33 @@ def test_labels_and_roles_that_the_files_do_not_say(
     assert "the engine has 3 columns, and 2 labels were given" in wrong.output
 
 
+@pytest.mark.parametrize("model_type", ["bert", None])
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"id2label": {"NEG": 0, "POS": 1, "N": 2}}, "'NEG'"),
+        ({"id2label": ["bad", "fair", "good"]}, "id2label"),
+        ({"problem_type": "multi_label"}, "problem_type"),
+    ],
+    ids=["swapped", "list", "problem type"],
+)
+def test_a_config_that_cannot_be_read_is_named_and_not_the_tokenizer(
+    tiny_classifier: Path,
+    tiny_bundle: Path,
+    tmp_path: Path,
+    fields: dict[str, Any],
+    words: str,
+    model_type: str | None,
+) -> None:
+    folder, file = tmp_path / "tokenizer", tiny_bundle / "model" / "model.onnx"
+    shutil.copytree(tiny_classifier, folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps({"model_type": model_type, **fields}))
+    done = made(folder, file, tmp_path / "own")
+    refused(done, "the pinned transformers cannot read config.json (ValueError: ", words)
+    assert not (tmp_path / "own").exists()
+
+
 def test_a_brought_engine_is_padded_where_it_can_be(
     tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ from tests.tiny_models import (
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.export.endpoint_json import LIMITS, tokens_of
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.labels import read_labels
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.sentence import SentenceSettings
 from transformer_serving.desk.source.tokenizer import read_tokenizer
@@ -325,7 +326,12 @@ def test_lowercase_of_sentence_transformers_reaches_the_tokenizer(tmp_path: Path
         ({"id2label": {"0": "same", "1": "same"}}, "one label twice"),
         ({"id2label": {"1": "one", "2": "two"}}, "0, 1, 2"),
         ({"architectures": ["BertForNextSentencePrediction"]}, "--task"),
-        ({"model_type": "made-up"}, "made-up"),
+        ({"model_type": "made-up"}, "model type 'made-up' is not one that the pinned"),
+        ({"model_type": ["bert"]}, r"model type '\['bert'\]' is not one that the pinned"),
+        ({"id2label": {"NEG": 0, "POS": 1}}, "cannot read config.json .ValueError: .*'NEG'"),
+        ({"id2label": ["a", "b", "c"]}, "cannot read config.json .ValueError: .*id2label"),
+        ({"problem_type": "multi_label"}, "cannot read config.json .ValueError: .*problem_type"),
+        ({"vocab_size": "many"}, "vocab_size must be a whole number, got str"),
         ({"architectures": ["GPT2LMHeadModel"]}, "name --task text-generation to serve the text"),
         ({"architectures": ["T5ForConditionalGeneration"]}, "and a decoder is not served"),
     ],
@@ -337,6 +343,23 @@ def test_models_that_cannot_be_served_are_refused(
     with pytest.raises(ConversionRefused, match=message) as refused:
         open_source(str(classifier))
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"id2label": {"NEG": 0, "POS": 1}}, "must have numbers for keys and labels for values"),
+        ({"id2label": ["NEG", "POS"]}, "must be an object of labels by number, got list"),
+        ({"id2label": {"0": "NEG", "1": "POS"}, "problem_type": "multi_label"}, "'multi_label'"),
+        ({"id2label": {"0": "NEG", "1": "POS"}, "problem_type": ["regression"]}, "must be one of"),
+    ],
+    ids=["swapped", "list", "problem type", "no name"],
+)
+def test_labels_that_nobody_else_has_read_are_refused(
+    tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConversionRefused, match=message):
+        read_labels(config, tmp_path, "text-classification")
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,9 @@ def _is_classifier(own: OwnEngine, columns: int) -> bool:
     config = read_json(own.tokenizer / "config.json") or {}
     names = map(str, config.get("architectures") or ())
     classifies = any(name.endswith("ForSequenceClassification") for name in names)
-    return bool(own.labels) or (classifies and len(config.get("id2label") or ()) == columns)
+    labels = config.get("id2label")
+    named = len(labels) if isinstance(labels, Mapping) else 0
+    return bool(own.labels) or (classifies and named == columns)
 
 
 def _classification(own: OwnEngine, columns: int) -> Classification:
