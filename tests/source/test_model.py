@@ -878,3 +878,52 @@ def test_a_cache_made_of_links_is_read(classifier: Path, tmp_path: Path) -> None
     for file in classifier.iterdir():
         (snapshot / file.name).symlink_to(file)
     assert open_source(str(snapshot)).task == open_source(str(classifier)).task
+
+
+# Text families and what one of each has of its own beside small sizes.
+_BY_PADDING_ID: dict[str, dict[str, Any]] = {
+    "roberta": {}, "xlm-roberta": {}, "xlm-roberta-xl": {}, "roberta-prelayernorm": {},
+    "camembert": {}, "xmod": {"default_language": "en_XX"}, "mpnet": {},
+    "longformer": {"attention_window": 4}, "data2vec-text": {}, "ibert": {},
+    "luke": {"entity_vocab_size": 8, "entity_emb_size": 16}, "lilt": {},
+    "markuplm": {}, "layoutlmv3": {"visual_embed": False, "coordinate_size": 4, "shape_size": 4},
+    "esm": {"position_embedding_type": "absolute", "mask_token_id": 4},
+}  # fmt: skip
+# These read more than texts, or write them: none is served.
+_NO_ENCODERS = {
+    *("altclip", "bridgetower", "clap", "evolla", "fsmt", "kosmos2", "kosmos2-5", "m2m-100"),
+    *("nllb-moe", "seamless-m4t", "seamless-m4t-v2", "speech-to-text", "speecht5", "trocr"),
+}
+
+
+@pytest.mark.parametrize("family", _BY_PADDING_ID)
+@pytest.mark.filterwarnings("ignore")
+def test_a_text_is_as_long_as_the_positions_behind_the_padding_id(
+    tmp_path: Path, family: str
+) -> None:
+    """Without the tokenizer's own limit, and as the model itself counts."""
+    config = transformers.AutoConfig.for_model(
+        family, vocab_size=120, hidden_size=24, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=22, pad_token_id=0, **_BY_PADDING_ID[family],
+    )  # fmt: skip
+    config.save_pretrained(str(tmp_path))
+    save_tokenizer(tmp_path)
+    change(tmp_path / "tokenizer_config.json", model_max_length=10**30)
+    (tmp_path / "model.safetensors").touch()
+    longest = open_source(str(tmp_path), task="feature-extraction").max_length
+    model = transformers.AutoModel.from_config(config).eval()
+    with torch.inference_mode():
+        model(input_ids=torch.full((1, longest), 5), attention_mask=torch.ones(1, longest))
+        with pytest.raises((IndexError, RuntimeError)):
+            model(input_ids=torch.full((1, longest + 1), 5))
+
+
+def test_no_family_that_counts_positions_from_the_padding_id_is_left_out() -> None:
+    folder = Path(transformers.__file__).parent / "models"
+    counting = {
+        file.parent.name.replace("_", "-")
+        for file in folder.glob("*/modeling_*.py")
+        if "create_position_ids_from_input_ids" in file.read_text("utf-8")
+    }
+    known = {*_BY_PADDING_ID, *_NO_ENCODERS} - {"data2vec-text"} | {"data2vec"}
+    assert counting - known == set()

@@ -125,7 +125,8 @@ def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
         raise ConversionRefused(
             f"{reference_name(endpoint)} itself cannot answer with this model "
             f"({named_line(error)}); the files may not belong together, such as a "
-            f"tokenizer with more pieces than the model's {source.vocabulary}"
+            f"tokenizer with more pieces than the model's {source.vocabulary}, or a text may not "
+            f"be of {endpoint.tokens.max_length} tokens: name --max-length"
         ) from error
     shapes = _shapes(source, endpoint, bodies)
     return Case(endpoint, source.tokenizer.content, bodies, expected, shapes)

@@ -39,7 +39,11 @@ _IGNORED = (
     *("*.pt", "*.pth", "*.ckpt", "*.gguf", "original/*", "consolidated*"),
 )
 # These families count positions from the padding id on, so the table is longer than a text may be.
-_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet", "longformer")
+_OFFSET_POSITIONS = (
+    *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "xmod"),
+    *("mpnet", "longformer", "data2vec-text", "ibert", "luke", "lilt", "markuplm", "layoutlmv3"),
+    "esm",
+)
 _DEFAULT_MAX_LENGTH = 512
 # A model's width, and how many attention heads share it.
 _HEAD_FIELDS = (
@@ -203,6 +207,15 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
     return folder
 
 
+def _first_position(config: Mapping[str, Any]) -> int:
+    """Of a text's first token in the model's table of positions."""
+    family = config.get("model_type")
+    if family not in _OFFSET_POSITIONS:
+        return 0
+    # MPNet takes 1 for its padding id whatever the config says.
+    return 1 + (1 if family == "mpnet" else size_of(config, "pad_token_id"))
+
+
 def _max_length(
     folder: Path, config: Mapping[str, Any], tokenizer: TokenizerFile, cut_by_sentences: bool
 ) -> int:
@@ -213,8 +226,7 @@ def _max_length(
     bounds: list[int] = []
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int) and positions > 0:
-        offset = config.get("model_type") in _OFFSET_POSITIONS
-        bounds.append(positions - (size_of(config, "pad_token_id") + 1 if offset else 0))
+        bounds.append(positions - _first_position(config))
     # It stands in the place of the tokenizer's own.
     sentence = longest_of(read_transformer_settings(folder)) if cut_by_sentences else None
     if sentence is not None:
