@@ -158,7 +158,9 @@ def test_labels_in_another_order_are_refused(model: Model) -> None:
 def test_files_that_do_not_belong_together_are_refused(model: Model, tmp_path: Path) -> None:
     folder = save_classifier(tmp_path, vocab_size=20)
     source = open_source(str(folder))
-    with pytest.raises(ConversionRefused, match="cannot answer with this model .IndexError.* 20$"):
+    with pytest.raises(
+        ConversionRefused, match="cannot answer with this model .IndexError.* 20, or"
+    ):
         prepare_case(source, model.case.endpoint)
 
 
