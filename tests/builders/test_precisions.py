@@ -182,6 +182,21 @@ def test_weights_beside_the_graph_are_never_taken_into_one_message(
     assert not list(tmp_path.glob(".*"))
 
 
+def test_every_precision_is_built_of_one_graph_whose_weights_lie_beside_it(
+    tiny_bundle: Path, feeds: list[Feed], tmp_path: Path
+) -> None:
+    """onnx reads no weights of a file that has several names, as those of fp32 would."""
+    whole, graph = tiny_bundle / "model" / "model.onnx", tmp_path / "export.onnx"
+    data = {"save_as_external_data": True, "location": "export.onnx.data"}
+    onnx.save_model(onnx.load(str(whole)), str(graph), **data)  # type: ignore[arg-type]
+    exact = logits("onnxruntime", "fp32", graph, tmp_path / "fp32", feeds)
+    for precision, allowed in (("int8", 0.25), ("fp16", 0.02)):
+        near = logits("onnxruntime", precision, graph, tmp_path / precision, feeds)
+        np.testing.assert_allclose(near, exact, atol=allowed)
+    names = sorted(path.name for path in (tmp_path / "fp32").iterdir())
+    assert names == ["export.onnx.data", "model.onnx"]
+
+
 def test_what_a_mask_adds_is_no_overflow(tiny_bundle: Path, feeds: list[Feed]) -> None:
     assert overflowing_nodes(tiny_bundle / "model" / "model.onnx", feeds) == ()
 

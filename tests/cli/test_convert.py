@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from transformers import AutoTokenizer
 from tests.tiny_models import save_classifier
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.desk.builders.files import EngineFiles
-from transformer_serving.desk.builders.table import open_engine
+from transformer_serving.desk.builders.table import ENGINES, open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.export import endpoint_json
@@ -146,6 +147,61 @@ def test_int8_is_taken_where_it_is_allowed_and_measured_the_faster_one(
         (1, 40),
         (6, 32),
     ]
+
+
+@pytest.mark.usefixtures("quick_rounds")
+def test_int8_is_made_of_a_graph_whose_weights_lie_beside_it(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a model of more than 1.8 GB."""
+    monkeypatch.setattr("transformer_serving.desk.export.onnx._INLINE_LIMIT", 0)
+    monkeypatch.setattr(gain, "LEAST", 1e9)
+    monkeypatch.setitem(
+        TOLERANCES, "int8", Tolerance(difference=9.0, cosine=-1.0, agreement=0.0, raw=9.0)
+    )
+    target = tmp_path / "bundle"
+    command = ["convert", str(tiny_classifier), "--output", str(target), "--json"]
+    command += ["--engine", "onnxruntime", "--allow", "int8"]
+    done = CliRunner().invoke(
+        main, [*command, "--seq-len", "8", "20", "40", "--batch", "1", "2", "6"]
+    )
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["precision"], told["gain"]["taken"]) == ("fp32", False)
+    names = {path.name for path in open_bundle(target).model_folder.iterdir()}
+    assert {"model.onnx", "export.onnx.data"} <= names
+
+
+def test_an_engine_that_its_builder_cannot_make_is_refused_in_one_line(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> EngineFiles:
+        raise RuntimeError("no kernel for this\nand a page of advice")
+
+    row = dataclasses.replace(ENGINES["onnxruntime"], build=fail)
+    monkeypatch.setitem(ENGINES, "onnxruntime", row)
+    command = ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle")]
+    done = CliRunner().invoke(main, [*command, "--engine", "onnxruntime"])
+    assert done.exit_code == 2, done.output
+    last = done.output.splitlines()[-1]
+    assert last.startswith("error: engine onnxruntime cannot be built in fp32 of this model")
+    assert "(RuntimeError: no kernel for this)" in last
+
+
+def test_an_allowed_precision_that_is_not_made_leaves_the_other_one(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no kernel for this")
+
+    monkeypatch.setattr("transformer_serving.desk.builders.quantization.write_dynamic_int8", fail)
+    command = ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle"), "--json"]
+    done = CliRunner().invoke(main, [*command, "--engine", "onnxruntime", "--allow", "int8"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["precision"] == "fp32"
+    assert "cannot be built in int8 of this model (RuntimeError: no kernel" in told["refused"][0]
+    assert told["refused"][0].endswith("; it stays fp32")
 
 
 def test_int8_that_fails_parity_is_not_measured(

@@ -9,13 +9,15 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from tests.contract.bundles import endpoint_of, rewritten, with_file, write_bundle
-from tests.contract.onnx_files import onnx_bytes
+from tests.contract.onnx_files import PUTS, Put, field, onnx_bytes, outer_model
 from tests.contract.plans import PLANS, Plan, build, oldest
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.file_names import FILE_NAMES
+from transformer_serving.contract.gate.onnx_weights import LEADS
 from transformer_serving.contract.gate.plan import goes_forward
 from transformer_serving.contract.gate.refusals import open_manifest, refusals, require_servable
 from transformer_serving.contract.gate.server_facts import ServerFacts, read_gpus, server_facts
@@ -219,6 +221,75 @@ def test_an_opset_or_ir_version_too_new_is_refused(
         assert words in first(manifest, tmp_path)
 
 
+@pytest.mark.parametrize("put", PUTS)
+@pytest.mark.parametrize(
+    "place", ["../../../run/secrets/key", "/etc/hostname", "./a.data", "b.data", ".."]
+)
+def test_weights_outside_of_the_bundle_are_refused(
+    tmp_path: Path, endpoint_fields: dict[str, Any], place: str, put: Put
+) -> None:
+    content = outer_model(place, put)
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="onnxruntime", content=content)
+    manifest = with_file(manifest, tmp_path, "a.data")
+    (refusal,) = refusals(manifest, tmp_path, SERVER, config_faults, checks=("onnx",))
+    assert f"'model/model.onnx' has weights in '{place}', which is no file" in refusal.message
+    with pytest.raises(ContractError, match="has weights in"):
+        require_servable(manifest, tmp_path / "model", SERVER, config_faults)
+    content = outer_model("a.data", put)
+    inside = with_file(manifest, tmp_path, "model.onnx", content)
+    assert refusals(inside, tmp_path, SERVER, config_faults, checks=("onnx",)) == ()
+
+
+KEY, VALUE = field(1, b"location"), field(2, b"../x")
+# A number of 32 bits and one more, of which the ONNX Runtimes read the lower 32.
+FAR = bytes([0xBA, 0x80, 0x80, 0x80, 0x10])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        (field(13, KEY + VALUE + b"\x09" + bytes(8)), "has weights in '../x'"),
+        (field(13, KEY + VALUE + field(1, b"other")), "has weights in '../x'"),
+        (field(13, KEY + VALUE + field(2, b"")), "has weights in '../x'"),
+        (field(13, KEY), "has weights in ''"),
+        (field(13, KEY + field(2, b"x" * 5000)), "the place of a weight is no short text"),
+        (FAR + field(7, b"")[1:], "field number 536870919"),
+    ],
+    ids=["another kind", "two keys", "two values", "no value", "long", "far"],
+)
+def test_a_place_that_two_readers_would_read_otherwise_is_refused(
+    tmp_path: Path, endpoint_fields: dict[str, Any], tensor: bytes, words: str
+) -> None:
+    content = outer_model("model.onnx") + field(7, field(5, tensor))
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="onnxruntime", content=content)
+    found = refusals(manifest, tmp_path, SERVER, config_faults, checks=("onnx",))
+    assert words in found[0].message
+
+
+def test_every_way_to_a_tensor_is_walked() -> None:
+    """By onnx's own description of its messages."""
+    messages = onnx.ModelProto.DESCRIPTOR.file.message_types_by_name
+    last = "StringStringEntryProto"
+    leading, before = {"TensorProto"}, set[str]()
+    while leading != before:
+        before = set(leading)
+        leading |= {
+            name
+            for name, message in messages.items()
+            if any(one.message_type and one.message_type.name in leading for one in message.fields)
+        }
+    for name in leading:
+        found = {
+            one.number: one.message_type.name
+            for one in messages[name].fields
+            if one.message_type and one.message_type.name in leading
+        }
+        if name == "TensorProto":
+            found = {messages[name].fields_by_name["external_data"].number: last}
+        assert LEADS[name] == found, name
+    assert set(LEADS) == leading
+
+
 def test_a_bundle_newer_than_the_kit_is_called_that(
     tmp_path: Path, endpoint_fields: dict[str, Any]
 ) -> None:
@@ -290,6 +361,7 @@ _ENVIRONMENT = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s
         ('instance_group { name: "x; touch y;" }', "'instance_group.0.name' must have only"),
         ('default_model_filename: "$(id)"', "'default_model_filename' must have only"),
         ('default_model_filename: "../../b/1/model.onnx"', "must be a file of the bundle's model"),
+        ('default_model_filename: "config.pbtxt"', "whose name ends in .onnx, got"),
         (_ENVIRONMENT % "/tmp/$(id)", "'parameters.EXECUTION_ENV_PATH' must have only"),
         (_ENVIRONMENT % "/tmp/a.tar.gz", "parameter 'EXECUTION_ENV_PATH' is none"),
         ('backend: "python"', "field 'backend' must say onnxruntime, as the manifest's engine is"),

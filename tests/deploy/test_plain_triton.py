@@ -33,6 +33,7 @@ from tests.stack.intruder import grpc_calls, http_calls, send
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.contract.endpoint import InputTensor, read_endpoint
 from transformer_serving.contract.manifest import Golden
+from transformer_serving.contract.meanings import Embedding
 from transformer_serving.desk.builders.calibration import feeds_of
 from transformer_serving.desk.bundle import triton_config, writer
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
@@ -274,6 +275,33 @@ def test_an_ensemble_needs_a_head_that_takes_tokens_alone(
     with pytest.raises(Failure, match="--ensemble: the model also needs candidates"):
         write_repository(masks, tmp_path, "masks", ensemble=True)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("task", "head", "words"),
+    [
+        ("rerank", "sequence", "reads pairs of texts"),
+        ("sentence-similarity", "sequence", "reads pairs of texts"),
+        ("zero-shot-classification", "sequence", "reads pairs of texts"),
+        ("question-answering", "spans", "reads pairs of texts"),
+        ("token-classification", "tokens", "has an output for each token"),
+        ("feature-extraction", "token_vectors", "has an output for each token"),
+        ("sentence-embedding", "token_vectors", "has an output for each token"),
+        ("rerank", "vector", "another prompt before a query than before a document"),
+    ],
+)
+def test_an_ensemble_of_a_task_that_single_texts_do_not_ask_is_refused(
+    tmp_path: Path, task: str, head: str, words: str
+) -> None:
+    bundle = write_small(tmp_path / "a")
+    embedding = Embedding("engine", False, 3, "cosine", {"query": "q: "}, None)
+    endpoint = replace(bundle.endpoint, task=task, head=head, embedding=embedding)
+    other = replace(bundle, endpoint=endpoint)
+    with pytest.raises(Failure, match=f"--ensemble: .*{words}") as refused:
+        write_repository(other, tmp_path / "models", "m", ensemble=True)
+    assert refused.value.exit_code == 2
+    assert not (tmp_path / "models").exists()
+    write_repository(other, tmp_path / "models", "m", ensemble=False)
 
 
 def test_a_model_with_generated_text_is_refused(

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from tests.contract.onnx_files import field, onnx_bytes
+from tests.contract.onnx_files import constant_in_a_branch, field, onnx_bytes, outer_model
 from tests.contract.plans import Plan, build
 from tests.doctor.conftest import CLI, FITTING, PIN
 from tests.engine.text_models import onnx_model
@@ -111,6 +111,10 @@ def test_weights_beside_an_onnx_model_are_looked_for(tmp_path: Path) -> None:
     found = told(path)
     assert found.status == FAILURE
     assert "keeps weights in weights.data, and no such file lies beside it" in found.why
+    (tmp_path.parent / "weights.data").touch()
+    outside = told(path, outer_model("../weights.data", constant_in_a_branch))
+    assert outside.status == FAILURE
+    assert "keeps weights in ../weights.data, and no such file lies beside it" in outside.why
 
 
 def test_an_openvino_model_says_its_version_its_writer_and_its_weights(copy: Path) -> None:
@@ -178,7 +182,7 @@ def cut(path: Path) -> None:
         ("model.onnx", onnx_bytes()[:-3], "is no whole ONNX model"),
         ("model.onnx", field(1, 8) + field(8, field(2, 18)), "states no graph, IR version"),
         ("model.onnx", field(1, 8) + field(2, b"w") + field(8, field(2, 18)), "states no graph"),
-        ("model.onnx", onnx_bytes(graph=3), "its graph cannot be read: field number 0"),
+        ("model.onnx", onnx_bytes() + field(7, bytes(3)), "graph cannot be read: field number 0"),
         ("model.pt", b"PK\x03\x04rest", "a zip archive, as torch.save writes"),
         ("model.onnx", b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
         ("model.onnx", b"<!DOCTYPE html><html>", "a web page"),

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tokenizers import Tokenizer
 
-from tests.contract.onnx_files import onnx_bytes
+from tests.contract.onnx_files import PUTS, Put, field, onnx_bytes, outer_model
 from tests.contract.plans import Plan, build
 from tests.tiny_models import save_encoder, save_sentence_model
 from transformer_serving.desk.builders.files import EngineFiles
@@ -22,8 +22,10 @@ from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.export.onnx import export_onnx
+from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.own_engine.adoption import tensors_of
 from transformer_serving.desk.own_engine.tensors import EngineTensor
+from transformer_serving.desk.own_engine.writer import outer_weights
 from transformer_serving.desk.parity.latency import processor
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.source.model import open_source
@@ -102,6 +104,33 @@ def test_labels_and_roles_that_the_files_do_not_say(
     }
     wrong = made(bare, file, target, "--role", "x=input_ids", "--labels", "a,b")
     assert "the engine has 3 columns, and 2 labels were given" in wrong.output
+
+
+@pytest.mark.parametrize("model_type", ["bert", None])
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"id2label": {"NEG": 0, "POS": 1, "N": 2}}, "'NEG'"),
+        ({"id2label": ["bad", "fair", "good"]}, "id2label"),
+        ({"problem_type": "multi_label"}, "problem_type"),
+    ],
+    ids=["swapped", "list", "problem type"],
+)
+def test_a_config_that_cannot_be_read_is_named_and_not_the_tokenizer(
+    tiny_classifier: Path,
+    tiny_bundle: Path,
+    tmp_path: Path,
+    fields: dict[str, Any],
+    words: str,
+    model_type: str | None,
+) -> None:
+    folder, file = tmp_path / "tokenizer", tiny_bundle / "model" / "model.onnx"
+    shutil.copytree(tiny_classifier, folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps({"model_type": model_type, **fields}))
+    done = made(folder, file, tmp_path / "own")
+    refused(done, "the pinned transformers cannot read config.json (ValueError: ", words)
+    assert not (tmp_path / "own").exists()
 
 
 def test_a_brought_engine_is_padded_where_it_can_be(
@@ -474,12 +503,28 @@ def test_a_file_that_is_cut_short_or_damaged(
     # Its tensors are stated, so that nobody else reads it before its weights are looked for.
     stated = ("--input-tensor", "input_ids:INT32", "--output-tensor", "output:FP32:3")
     refused(made(tiny_classifier, file, target, *stated), "'cut.onnx' is no whole ONNX model")
-    file.write_bytes(onnx_bytes(graph=100))  # a graph of zeros
+    file.write_bytes(onnx_bytes() + field(7, bytes(100)))  # a graph of zeros
     refused(made(tiny_classifier, file, target), "'cut.onnx' is no whole ONNX model: ")
     plan = plan_file(tmp_path)
     plan.write_bytes(plan.read_bytes()[:20])
     refused(made(tiny_classifier, plan, target, *PLAN_TENSORS, "--answer", "{}"), "model.plan")
     assert not target.exists()
+
+
+@pytest.mark.parametrize("put", PUTS)
+def test_weights_lie_beside_the_file_wherever_in_it_they_are_named(
+    tmp_path: Path, put: Put
+) -> None:
+    file = tmp_path / "own" / "model.onnx"
+    file.parent.mkdir()
+    (tmp_path / "w.data").write_bytes(bytes(4))
+    for place in ("w.data", "../w.data", f"{tmp_path}/w.data"):
+        file.write_bytes(outer_model(place, put))
+        with pytest.raises(ConversionRefused, match=r"'model\.onnx' are in 'w\.data'"):
+            outer_weights(file)
+    file.write_bytes(outer_model("w.data", put))
+    shutil.move(tmp_path / "w.data", file.parent)
+    assert outer_weights(file) == ("w.data",)
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,9 @@ def test_labels_in_another_order_are_refused(model: Model) -> None:
 def test_files_that_do_not_belong_together_are_refused(model: Model, tmp_path: Path) -> None:
     folder = save_classifier(tmp_path, vocab_size=20)
     source = open_source(str(folder))
-    with pytest.raises(ConversionRefused, match="cannot answer with this model .IndexError.* 20$"):
+    with pytest.raises(
+        ConversionRefused, match="cannot answer with this model .IndexError.* 20, or"
+    ):
         prepare_case(source, model.case.endpoint)
 
 
@@ -192,6 +194,37 @@ def test_the_fastest_precision_that_passes_is_chosen(model: Model) -> None:
     assert choose(("fp32",), build, model.case, said.append)[1] == report
     with pytest.raises(ConversionRefused, match="--precision fp32"):
         choose(("int8",), build, model.case, said.append)
+
+
+@pytest.mark.parametrize("step", ["build", "open", "call"])
+def test_a_precision_that_is_not_made_or_does_not_run_is_passed_over(
+    model: Model, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    fault = RuntimeError("bf16 is not implemented here\nand where")
+
+    def build(precision: str) -> EngineFiles:
+        if (precision, step) == ("bf16", "build"):
+            raise ConversionRefused("engine onnxruntime cannot be built in bf16")
+        return EngineFiles("onnxruntime", precision, (model.graph,))
+
+    def opened(files: EngineFiles) -> Any:
+        def fail(_tensors: object) -> None:
+            raise fault
+
+        if files.precision == "bf16" and step == "open":
+            raise fault
+        return fail if files.precision == "bf16" else open_engine(files)
+
+    monkeypatch.setattr(parity, "open_engine", opened)
+    said: list[str] = []
+    files, _ = choose(("bf16", "fp32"), build, model.case, said.append)
+    assert files.precision == "fp32"
+    assert len(said) == 1
+    assert said[0].endswith("; trying the next safer precision")
+    if step != "build":
+        assert "onnxruntime does not run in bf16 here (RuntimeError: bf16 is not" in said[0]
+    with pytest.raises(ConversionRefused, match="engine onnxruntime .* bf16"):
+        choose(("bf16",), build, model.case, said.append)
 
 
 def test_the_next_safer_precision_is_named() -> None:

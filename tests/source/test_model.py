@@ -37,6 +37,7 @@ from tests.tiny_models import (
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.export.endpoint_json import LIMITS, tokens_of
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.labels import read_labels
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.sentence import SentenceSettings
 from transformer_serving.desk.source.tokenizer import read_tokenizer
@@ -325,7 +326,12 @@ def test_lowercase_of_sentence_transformers_reaches_the_tokenizer(tmp_path: Path
         ({"id2label": {"0": "same", "1": "same"}}, "one label twice"),
         ({"id2label": {"1": "one", "2": "two"}}, "0, 1, 2"),
         ({"architectures": ["BertForNextSentencePrediction"]}, "--task"),
-        ({"model_type": "made-up"}, "made-up"),
+        ({"model_type": "made-up"}, "model type 'made-up' is not one that the pinned"),
+        ({"model_type": ["bert"]}, r"model type '\['bert'\]' is not one that the pinned"),
+        ({"id2label": {"NEG": 0, "POS": 1}}, "cannot read config.json .ValueError: .*'NEG'"),
+        ({"id2label": ["a", "b", "c"]}, "cannot read config.json .ValueError: .*id2label"),
+        ({"problem_type": "multi_label"}, "cannot read config.json .ValueError: .*problem_type"),
+        ({"vocab_size": "many"}, "vocab_size must be a whole number, got str"),
         ({"architectures": ["GPT2LMHeadModel"]}, "name --task text-generation to serve the text"),
         ({"architectures": ["T5ForConditionalGeneration"]}, "and a decoder is not served"),
     ],
@@ -337,6 +343,23 @@ def test_models_that_cannot_be_served_are_refused(
     with pytest.raises(ConversionRefused, match=message) as refused:
         open_source(str(classifier))
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"id2label": {"NEG": 0, "POS": 1}}, "must have numbers for keys and labels for values"),
+        ({"id2label": ["NEG", "POS"]}, "must be an object of labels by number, got list"),
+        ({"id2label": {"0": "NEG", "1": "POS"}, "problem_type": "multi_label"}, "'multi_label'"),
+        ({"id2label": {"0": "NEG", "1": "POS"}, "problem_type": ["regression"]}, "must be one of"),
+    ],
+    ids=["swapped", "list", "problem type", "no name"],
+)
+def test_labels_that_nobody_else_has_read_are_refused(
+    tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConversionRefused, match=message):
+        read_labels(config, tmp_path, "text-classification")
 
 
 @pytest.mark.parametrize(
@@ -855,3 +878,52 @@ def test_a_cache_made_of_links_is_read(classifier: Path, tmp_path: Path) -> None
     for file in classifier.iterdir():
         (snapshot / file.name).symlink_to(file)
     assert open_source(str(snapshot)).task == open_source(str(classifier)).task
+
+
+# Text families and what one of each has of its own beside small sizes.
+_BY_PADDING_ID: dict[str, dict[str, Any]] = {
+    "roberta": {}, "xlm-roberta": {}, "xlm-roberta-xl": {}, "roberta-prelayernorm": {},
+    "camembert": {}, "xmod": {"default_language": "en_XX"}, "mpnet": {},
+    "longformer": {"attention_window": 4}, "data2vec-text": {}, "ibert": {},
+    "luke": {"entity_vocab_size": 8, "entity_emb_size": 16}, "lilt": {},
+    "markuplm": {}, "layoutlmv3": {"visual_embed": False, "coordinate_size": 4, "shape_size": 4},
+    "esm": {"position_embedding_type": "absolute", "mask_token_id": 4},
+}  # fmt: skip
+# These read more than texts, or write them: none is served.
+_NO_ENCODERS = {
+    *("altclip", "bridgetower", "clap", "evolla", "fsmt", "kosmos2", "kosmos2-5", "m2m-100"),
+    *("nllb-moe", "seamless-m4t", "seamless-m4t-v2", "speech-to-text", "speecht5", "trocr"),
+}
+
+
+@pytest.mark.parametrize("family", _BY_PADDING_ID)
+@pytest.mark.filterwarnings("ignore")
+def test_a_text_is_as_long_as_the_positions_behind_the_padding_id(
+    tmp_path: Path, family: str
+) -> None:
+    """Without the tokenizer's own limit, and as the model itself counts."""
+    config = transformers.AutoConfig.for_model(
+        family, vocab_size=120, hidden_size=24, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=22, pad_token_id=0, **_BY_PADDING_ID[family],
+    )  # fmt: skip
+    config.save_pretrained(str(tmp_path))
+    save_tokenizer(tmp_path)
+    change(tmp_path / "tokenizer_config.json", model_max_length=10**30)
+    (tmp_path / "model.safetensors").touch()
+    longest = open_source(str(tmp_path), task="feature-extraction").max_length
+    model = transformers.AutoModel.from_config(config).eval()
+    with torch.inference_mode():
+        model(input_ids=torch.full((1, longest), 5), attention_mask=torch.ones(1, longest))
+        with pytest.raises((IndexError, RuntimeError)):
+            model(input_ids=torch.full((1, longest + 1), 5))
+
+
+def test_no_family_that_counts_positions_from_the_padding_id_is_left_out() -> None:
+    folder = Path(transformers.__file__).parent / "models"
+    counting = {
+        file.parent.name.replace("_", "-")
+        for file in folder.glob("*/modeling_*.py")
+        if "create_position_ids_from_input_ids" in file.read_text("utf-8")
+    }
+    known = {*_BY_PADDING_ID, *_NO_ENCODERS} - {"data2vec-text"} | {"data2vec"}
+    assert counting - known == set()

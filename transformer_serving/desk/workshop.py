@@ -10,10 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from transformer_serving.contract.error_line import named_line
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.builders.table import ENGINES, build_engine
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
+from transformer_serving.desk.failure import ConversionRefused, Failure
+from transformer_serving.desk.interruption import reraise_interruption
 from transformer_serving.desk.parity.check import (
     Case,
     ParityReport,
@@ -55,14 +58,27 @@ class Workshop:
         if (engine, precision) not in self.built:
             self.progress("build", f"{engine} {precision}")
             place = self.folder / f"{engine}-{precision}"
-            place.mkdir()
-            program = ENGINES[engine].program
-            graph = self.graph.path if program is None else program(self.source, precision, place)
-            files = build_engine(engine, precision, graph, place, self.shapes)
-            self.built[engine, precision] = files
+            # What a build that failed has left there is overwritten.
+            place.mkdir(exist_ok=True)
+            self.built[engine, precision] = self._made(engine, precision, place)
         longest = self.case.endpoint.tokens.max_length
         self.progress("parity", f"{len(self.case.bodies)} requests of up to {longest} tokens")
         return self.built[engine, precision]
+
+    def _made(self, engine: str, precision: str, place: Path) -> EngineFiles:
+        """Raises ConversionRefused with whatever a builder says of the model."""
+        program = ENGINES[engine].program
+        try:
+            graph = self.graph.path if program is None else program(self.source, precision, place)
+            return build_engine(engine, precision, graph, place, self.shapes)
+        except (Failure, OSError):
+            raise
+        except Exception as error:
+            reraise_interruption(error)
+            raise ConversionRefused(
+                f"engine {engine} cannot be built in {precision} of this model "
+                f"({named_line(error)}); name another --precision or --engine"
+            ) from error
 
 
 def onnx_graph(source: ModelSource, folder: Path) -> ExportedGraph:
@@ -100,13 +116,17 @@ def faster_engine(
 ) -> Chosen:
     """The one at the precision `allowed` where it passes parity and is faster here, else `chosen`.
 
-    `say` hears what parity has against it.
+    `say` hears what parity has against it, or why it is not made or does not run.
     """
     case, engine = workshop.case, chosen.files.engine
-    files = workshop.build(engine, allowed)
-    parity = compare(case, files)
-    if not within(parity):
-        say(f"{described(parity)}; it stays {chosen.files.precision}")
+    try:
+        files = workshop.build(engine, allowed)
+        parity = compare(case, files)
+        refusal = None if within(parity) else described(parity)
+    except ConversionRefused as error:
+        refusal = str(error)
+    if refusal is not None:
+        say(f"{refusal}; it stays {chosen.files.precision}")
         return chosen
     gain = gain_of(
         contender_of(engine, files, case, parity),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.error_line import one_line
+from transformer_serving.contract.gate.file_names import FILE_NAMES
 from transformer_serving.contract.manifest import TORCH, Manifest
 from transformer_serving.engine.endpoint_config import (
     BACKENDS,
@@ -58,12 +59,20 @@ def config_faults(raw: bytes, manifest: Manifest) -> Iterator[str]:
             f"{FILE_NAME}: parameter '{ENVIRONMENT}' is none that a bundle may have: it names the "
             "programs that a model is run by; convert again"
         )
-    opened = config.default_model_filename
-    if opened and f"model/{opened}" not in {entry.path for entry in manifest.files}:
-        yield (
-            f"{FILE_NAME}: field 'default_model_filename' must be a file of the bundle's model, "
-            f"got '{one_line(opened)}'; convert again"
-        )
+    yield from _opened_faults(config.default_model_filename, manifest)
+
+
+def _opened_faults(opened: str, manifest: Manifest) -> Iterator[str]:
+    """The gate reads an engine's files by their suffixes, so Triton may open no others."""
+    listed = {entry.path for entry in manifest.files}
+    suffixes = FILE_NAMES[manifest.engine].suffixes
+    if not opened or (f"model/{opened}" in listed and opened.endswith(suffixes or "")):
+        return
+    named = f" whose name ends in {' or '.join(suffixes)}" if suffixes else ""
+    yield (
+        f"{FILE_NAME}: field 'default_model_filename' must be a file of the bundle's model{named}, "
+        f"got '{one_line(opened)}'; convert again"
+    )
 
 
 def _engine_faults(config: ModelConfig, engine: str) -> Iterator[str]:

@@ -21,6 +21,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 # Fields 2 to 8 of ModelProto, and what a writer without a producer's name starts with.
 _AFTER_IR_VERSION = {*(number << 3 | _LENGTH for number in (2, 3, 4, 6, 7, 8)), 5 << 3}
 _MAX_FIELDS = 100_000
+_MAX_NUMBER = (1 << 29) - 1
 _MAX_KEPT_BYTES = 4096
 _MAX_VARINT_BYTES = 10
 # ai.onnx is the full name of the domain that files write as nothing.
@@ -97,26 +98,27 @@ def _opset(message: bytes) -> tuple[str, int]:
 
 
 def message_fields(
-    file: BinaryIO, span: Span, kept: Collection[int] = ()
+    file: BinaryIO, span: Span, kept: Collection[int] = (), most: int = _MAX_FIELDS
 ) -> Iterator[tuple[int, int | bytes | Span]]:
     """Each field of the message in `span` by its number: an integer, the bytes of a short field
     that is `kept`, or where it lies. The reader may move in the file meanwhile.
 
-    Raises NotProtobuf, and stops after 100,000 fields with it.
+    Raises NotProtobuf, and stops after `most` fields with it.
     """
     place = span.start
-    for _ in range(_MAX_FIELDS):
+    for _ in range(most):
         if place >= span.end:
             return
         file.seek(place)
         tag = _varint(file)
         number, wire = tag >> 3, tag & 7
-        if number == 0:
-            raise NotProtobuf("field number 0")
+        # Other readers drop what is above: a field could be one number here and another there.
+        if not 0 < number <= _MAX_NUMBER:
+            raise NotProtobuf(f"field number {number}")
         value = _value(file, span.end, wire, number in kept)
         place = file.tell() if not isinstance(value, Span) else value.end
         yield number, value
-    raise NotProtobuf(f"more than {_MAX_FIELDS} fields")
+    raise NotProtobuf(f"more than {most} fields")
 
 
 def _value(file: BinaryIO, limit: int, wire: int, kept: bool) -> int | bytes | Span:

@@ -19,6 +19,7 @@ from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import parse_object
 from transformer_serving.contract.gate.file_names import name_faults
 from transformer_serving.contract.gate.onnx_limits import onnx_faults
+from transformer_serving.contract.gate.onnx_weights import place_faults
 from transformer_serving.contract.gate.plan import plan_faults
 from transformer_serving.contract.gate.release import older
 from transformer_serving.contract.gate.server_facts import ServerFacts
@@ -44,7 +45,7 @@ from transformer_serving.contract.manifest import (
 )
 
 # Raised when a check becomes stricter: what a controller loaded by others is checked again first.
-RULES = 1
+RULES = 2
 CONFIG = "config.pbtxt"
 # What is wrong with the content of a bundle's config.pbtxt. Who asks brings it: to read one takes
 # Triton's own definition, which is no part of Python.
@@ -198,8 +199,10 @@ def _label_list(labels: tuple[str, ...], endpoint: Endpoint, manifest: Manifest)
 
 
 def _onnx(case: Case) -> Iterator[str]:
+    listed = set(_model_files(case)[1])
     for path, entry in case.engine_files(".onnx"):
         yield from onnx_faults(path, entry.path, case.server)
+        yield from place_faults(path, entry.path, listed)
 
 
 def _plan(case: Case) -> Iterator[str]:

@@ -5,6 +5,7 @@ Tested by tests/builders/test_precisions.py.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,15 +35,14 @@ def build_onnxruntime(precision: str, graph: Path, folder: Path, shapes: Shapes)
 
 
 def _copy_of_graph(graph: Path, target: Path) -> Iterator[Path]:
-    """A second name of the same bytes, and of the weights beside them, whose names it holds; a copy
-    where the file system has no second names."""
+    """A second name of the same bytes, and copies of the weights beside them, whose names it holds:
+    onnx reads no weights of a file with several names, and other precisions are made of these."""
     target.unlink(missing_ok=True)
     link_or_copy(graph, target)
     for path in sorted(graph.parent.glob(f"{graph.name}.*")):
         other = target.parent / path.name
         if other != path:
-            other.unlink(missing_ok=True)
-            link_or_copy(path, other)
+            shutil.copyfile(path, other)
         yield other
 
 

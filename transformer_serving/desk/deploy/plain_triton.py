@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from transformer_serving.contract.heads import TOKEN_ROLES
+from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.heads import HEADS, TOKEN_ROLES, TOKENS
 from transformer_serving.contract.naming import is_unquoted
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.deploy.endpoint import check_name
@@ -33,6 +34,11 @@ _TOKENIZER_MODEL = Path(tokenizer_package).with_name("model.py")
 TEXT = "text"
 # A model's configuration, which names it, and the files of its version.
 _Model = tuple[ModelConfig, Sequence[Path]]
+# What reads two texts in one row, by task and head.
+_PAIRED = (
+    *(("question-answering", "spans"), ("zero-shot-classification", "sequence")),
+    *(("rerank", "sequence"), ("sentence-similarity", "sequence")),
+)
 # Triton wants a GPU for the first, and takes one that is there for the second.
 _ON_GPU = ("KIND_GPU", "KIND_AUTO")
 
@@ -61,9 +67,10 @@ def write_repository(
 
     With `ensemble` also NAME_tokenizer and NAME_text, which takes texts and gives the model's
     outputs; `environment` is the Python environment of the tokenizer, Triton's own unless given.
-    Raises Failure (2) for a name Triton cannot load, for a head with other inputs, for generated
-    text, for another bundle's ensemble that would stay, for an environment whose path a shell
-    would read otherwise, and for a repository that nothing can be renamed into.
+    Raises Failure (2) for a name Triton cannot load, for an ensemble of a task that takes more than
+    single texts or answers for tokens, for generated text, for another bundle's ensemble that would
+    stay, for an environment whose path a shell would read otherwise, and for a repository that
+    nothing can be renamed into.
     """
     check_name(name)
     _check_task(bundle)
@@ -132,13 +139,38 @@ def _check_ensemble(bundle: Bundle, environment: Path | None) -> None:
             f"--python-environment: Triton cannot use '{environment.absolute()}', {UNQUOTED}",
             exit_code=2,
         )
-    others = [tensor.name for tensor in bundle.endpoint.inputs if tensor.role not in TOKEN_ROLES]
-    if others:
+    fault = _ensemble_fault(bundle.endpoint)
+    if fault is not None:
         raise Failure(
-            f"--ensemble: the model also needs {', '.join(others)}, which no tokenizer gives; send "
-            "it tensors, or serve it with 'transformer-serving deploy'",
+            f"--ensemble: {fault}; send it tensors, or serve it with 'transformer-serving deploy'",
             exit_code=2,
         )
+
+
+def _ensemble_fault(endpoint: Endpoint) -> str | None:
+    """Why texts alone, one a row, do not give what the task answers."""
+    others = [tensor.name for tensor in endpoint.inputs if tensor.role not in TOKEN_ROLES]
+    if others:
+        return f"the model also needs {', '.join(others)}, which no tokenizer gives"
+    if (endpoint.task, endpoint.head) in _PAIRED:
+        return f"task {endpoint.task} reads pairs of texts here, and an ensemble takes single ones"
+    if any(TOKENS in axes for axes in HEADS[endpoint.head].outputs):
+        return (
+            f"task {endpoint.task} has an output for each token, and nothing would say how many "
+            "tokens of the padded ones are a text's"
+        )
+    prompts = endpoint.embedding.prompts if endpoint.embedding else {}
+    if endpoint.task == "rerank" and {"query", "document"} & prompts.keys():
+        return "the model puts another prompt before a query than before a document"
+    return None
+
+
+def _prompt(endpoint: Endpoint) -> str:
+    """What preprocess puts before each text of a request that names no prompt."""
+    embedding = endpoint.embedding
+    if embedding is None or embedding.default_prompt is None or endpoint.task == "rerank":
+        return ""
+    return embedding.prompts[embedding.default_prompt]
 
 
 def _write_models(folder: Path, models: Sequence[_Model], version: str) -> None:
@@ -196,6 +228,7 @@ def tokenizer_config(bundle: Bundle, name: str, environment: Path | None) -> Mod
     if environment is not None:
         config.parameters["EXECUTION_ENV_PATH"].string_value = str(environment.absolute())
     config.parameters["tokens"].string_value = json.dumps(asdict(bundle.endpoint.tokens))
+    config.parameters["prompt"].string_value = _prompt(bundle.endpoint)
     return config
 
 

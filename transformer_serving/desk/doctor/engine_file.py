@@ -128,7 +128,8 @@ def _plan_facts(header: PlanHeader) -> dict[str, Any]:
 
 def _onnx(path: Path, server: ServerFacts) -> Finding:
     header, graph = read_onnx_header(path), read_onnx_graph(path)
-    missing = [name for name in graph.files if not (path.parent / name).is_file()]
+    beside = {one.name for one in path.parent.iterdir() if one.is_file()}
+    missing = [name for name in graph.files if name not in beside]
     if missing:
         raise ContractError(
             f"file '{path.name}' keeps weights in {_some(missing)}, and no such file lies beside "

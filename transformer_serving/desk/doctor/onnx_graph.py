@@ -15,13 +15,13 @@ from typing import BinaryIO
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.onnx_header import NotProtobuf, Span, message_fields
+from transformer_serving.contract.gate.onnx_weights import outer_files
 
 # Field numbers of onnx.proto.
 _PRODUCER, _PRODUCER_VERSION, _GRAPH = 2, 3, 7
-_INITIALIZER, _INPUT, _OUTPUT = 5, 11, 12
+_INPUT, _OUTPUT = 11, 12
 _NAME, _TYPE, _TENSOR, _ELEMENT, _SHAPE, _DIM = 1, 2, 1, 1, 2, 1
 _SIZE, _AXIS = 1, 2
-_EXTERNAL, _KEY, _VALUE = 13, 1, 2
 _TYPES = {
     1: "FP32", 2: "UINT8", 3: "INT8", 4: "UINT16", 5: "INT16", 6: "INT32", 7: "INT64", 8: "STRING",
     9: "BOOL", 10: "FP16", 11: "FP64", 12: "UINT32", 13: "UINT64", 16: "BF16",
@@ -41,9 +41,10 @@ class OnnxGraph:
 
 def read_onnx_graph(path: Path) -> OnnxGraph:
     """Raises ContractError where the graph is no whole message."""
+    files = tuple(_text(name.encode()) for name in outer_files(path))
     try:
         with path.open("rb") as file:
-            return _model(file, path.stat().st_size)
+            return _model(file, path.stat().st_size, files)
     except NotProtobuf as error:
         raise ContractError(
             f"file '{path.name}' is a damaged ONNX model, its graph cannot be read: {error}; copy "
@@ -51,26 +52,23 @@ def read_onnx_graph(path: Path) -> OnnxGraph:
         ) from error
 
 
-def _model(file: BinaryIO, size: int) -> OnnxGraph:
+def _model(file: BinaryIO, size: int, files: tuple[str, ...]) -> OnnxGraph:
     producer = {_PRODUCER: "", _PRODUCER_VERSION: ""}
-    inputs, outputs, files = list[str](), list[str](), dict[str, None]()
+    inputs, outputs = list[str](), list[str]()
     for number, value in message_fields(file, Span(0, size), kept=tuple(producer)):
         if number in producer and isinstance(value, bytes):
             producer[number] = _text(value)
         if number == _GRAPH and isinstance(value, Span):
             for part, content in _graph(file, value):
-                if part == _INITIALIZER:
-                    files.update(dict.fromkeys(_external(content)))
-                else:
-                    (inputs if part == _INPUT else outputs).append(_tensor(content))
+                (inputs if part == _INPUT else outputs).append(_tensor(content))
     return OnnxGraph(
-        " ".join(filter(None, producer.values())), tuple(inputs), tuple(outputs), tuple(files)
+        " ".join(filter(None, producer.values())), tuple(inputs), tuple(outputs), files
     )
 
 
 def _graph(file: BinaryIO, span: Span) -> Iterator[tuple[int, bytes]]:
-    """The inputs, the outputs, and the weights that are short: those that lie in other files."""
-    kept = (_INITIALIZER, _INPUT, _OUTPUT)
+    """The inputs and the outputs."""
+    kept = (_INPUT, _OUTPUT)
     for number, value in message_fields(file, span, kept):
         if number in kept and isinstance(value, bytes):
             yield number, value
@@ -104,14 +102,6 @@ def _axis(message: bytes) -> str:
         if number == _AXIS and isinstance(value, bytes):
             return _text(value)
     return "?"
-
-
-def _external(message: bytes) -> Iterator[str]:
-    """The file that a weight names as its place."""
-    for entry in _messages(message, _EXTERNAL):
-        pair = {number: _text(value) for number, value in _short(entry) if isinstance(value, bytes)}
-        if pair.get(_KEY) == "location" and pair.get(_VALUE):
-            yield pair[_VALUE]
 
 
 def _messages(message: bytes, wanted: int) -> Iterator[bytes]:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.endpoint import Endpoint, Tokens
-from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.error_line import one_line
+from transformer_serving.contract.errors import ContractError, ServingError
+from transformer_serving.contract.gate.onnx_weights import outer_files
 from transformer_serving.contract.gate.plan_header import read_plan_header
 from transformer_serving.contract.heads import TASK_HEADS, TASKS
 from transformer_serving.contract.manifest import Golden
@@ -26,7 +28,6 @@ from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.own_engine.engine import (
     check_file,
     engine_of,
-    load_onnx,
     open_own_engine,
 )
 from transformer_serving.desk.own_engine.padding import side_of_engine
@@ -176,7 +177,9 @@ def _is_classifier(own: OwnEngine, columns: int) -> bool:
     config = read_json(own.tokenizer / "config.json") or {}
     names = map(str, config.get("architectures") or ())
     classifies = any(name.endswith("ForSequenceClassification") for name in names)
-    return bool(own.labels) or (classifies and len(config.get("id2label") or ()) == columns)
+    labels = config.get("id2label")
+    named = len(labels) if isinstance(labels, Mapping) else 0
+    return bool(own.labels) or (classifies and named == columns)
 
 
 def _classification(own: OwnEngine, columns: int) -> Classification:
@@ -229,20 +232,16 @@ def _copied(own: OwnEngine, engine: str, folder: Path) -> EngineFiles:
 
 def outer_weights(file: Path) -> tuple[str, ...]:
     """Files beside an ONNX file that hold its weights. Raises ConversionRefused without one."""
-    from onnx.external_data_helper import uses_external_data
-
-    names = {
-        entry.value
-        for tensor in load_onnx(file).graph.initializer
-        if uses_external_data(tensor)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
+    try:
+        names = outer_files(file)
+    except ContractError as error:
+        raise ConversionRefused(f"--from: {error}") from error
+    beside = {one.name for one in file.parent.iterdir() if one.is_file()}
     for name in names:
-        if "/" in name or not (file.parent / name).is_file():
+        if name not in beside:
             raise ConversionRefused(
-                f"--from: the weights of '{file.name}' are in '{Path(name).name}', which is not "
-                "beside it; put it there"
+                f"--from: the weights of '{file.name}' are in '{one_line(Path(name).name, 120)}', "
+                "which is not beside it; put it there"
             )
     return tuple(sorted(names))
 

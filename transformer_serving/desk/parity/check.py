@@ -27,6 +27,7 @@ from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.bodies import parity_bodies
 from transformer_serving.desk.parity.distance import Distance, distance
+from transformer_serving.desk.parity.engine_call import opened_or_refused
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.parity.reference import (
     reference_answers,
@@ -124,7 +125,8 @@ def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
         raise ConversionRefused(
             f"{reference_name(endpoint)} itself cannot answer with this model "
             f"({named_line(error)}); the files may not belong together, such as a "
-            f"tokenizer with more pieces than the model's {source.vocabulary}"
+            f"tokenizer with more pieces than the model's {source.vocabulary}, or a text may not "
+            f"be of {endpoint.tokens.max_length} tokens: name --max-length"
         ) from error
     shapes = _shapes(source, endpoint, bodies)
     return Case(endpoint, source.tokenizer.content, bodies, expected, shapes)
@@ -152,8 +154,11 @@ def texts_of(tokenizer_json: bytes, tokens: Tokens) -> tuple[str, ...]:
 
 
 def compare(case: Case, files: EngineFiles) -> ParityReport:
-    """The engine's answers against the reference's; no refusal."""
-    call = open_engine(files)
+    """The engine's answers against the reference's, however far they are.
+
+    Raises ConversionRefused for an engine that does not load or run here.
+    """
+    call = opened_or_refused(files, open_engine)
     local = LocalEndpoint(case.endpoint, case.tokenizer_json, call)
     works = [local.work(body) for body in case.bodies]
     allowed = TOLERANCES[files.precision].difference
@@ -261,12 +266,22 @@ def choose(
     case: Case,
     say: Callable[[str], None],
 ) -> tuple[EngineFiles, ParityReport]:
-    """The first of `precisions` whose engine passes. Raises ConversionRefused when none does."""
-    for precision in precisions:
-        files = build(precision)
-        report = compare(case, files)
-        if within(report) or precision == precisions[-1]:
-            break
-        say(f"{described(report)}; trying the next safer precision")
+    """The first of `precisions` whose engine is made, runs and passes.
+
+    Raises ConversionRefused when none does.
+    """
+    for precision in precisions[:-1]:
+        try:
+            files = build(precision)
+            report = compare(case, files)
+        except ConversionRefused as error:
+            said = str(error)
+        else:
+            if within(report):
+                return files, report
+            said = described(report)
+        say(f"{said}; trying the next safer precision")
+    files = build(precisions[-1])
+    report = compare(case, files)
     refuse_when_over(report)
     return files, report

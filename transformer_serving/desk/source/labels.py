@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.error_line import one_line
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
@@ -43,7 +44,19 @@ def read_labels(config: Mapping[str, Any], folder: Path, task: str) -> Classific
 
 
 def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    table = {int(key): str(label) for key, label in (config.get("id2label") or {}).items()}
+    written = config.get("id2label") or {}
+    if not isinstance(written, Mapping):
+        raise ConversionRefused(
+            "config.json's id2label must be an object of labels by number, got "
+            f"{type(written).__name__}; correct it"
+        )
+    try:
+        table = {int(key): str(label) for key, label in written.items()}
+    except (TypeError, ValueError) as error:
+        raise ConversionRefused(
+            "config.json's id2label must have numbers for keys and labels for values; if they "
+            "stand the other way round, exchange them"
+        ) from error
     if sorted(table) != list(range(len(table))) or not table:
         raise ConversionRefused(
             "config.json's id2label must name the labels 0, 1, 2 and so on; correct it"
@@ -54,8 +67,15 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _problem_type(config: Mapping[str, Any], labels: int) -> str:
-    """As transformers' own pipeline decides it: one column alone is a yes or no."""
+    """As transformers' own pipeline decides it: one column alone is a yes or no.
+
+    Raises ConversionRefused for one that transformers does not know."""
     written = config.get("problem_type")
+    if written is not None and str(written) not in _PROBLEM_TYPES:
+        raise ConversionRefused(
+            f"config.json's problem_type must be one of {', '.join(_PROBLEM_TYPES)}, got "
+            f"'{one_line(written, 60)}'; correct it, or leave it out"
+        )
     if written == "regression":
         return "regression"
     if labels == 1:

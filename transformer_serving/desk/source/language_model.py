@@ -14,8 +14,9 @@ from typing import Any
 
 from transformer_serving.contract.generation import LEAST_SAMPLING, Generation, Sampling
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.config import read_model_config, size_of
 from transformer_serving.desk.source.json_files import read_json
-from transformer_serving.desk.source.model import locate_model, read_model_config
+from transformer_serving.desk.source.model import locate_model
 from transformer_serving.desk.source.pickled_weights import refuse_pickles
 from transformer_serving.desk.source.tokenizer import (
     TokenizerFile,
@@ -152,7 +153,7 @@ def _check_served(defaults: Mapping[str, Any]) -> None:
 def _generation(
     folder: Path, config: Mapping[str, Any], defaults: Mapping[str, Any], max_length: int | None
 ) -> Generation:
-    vocabulary = int(config.get("vocab_size") or 0)
+    vocabulary = size_of(config, "vocab_size")
     positions = _positions(config, max_length)
     asked = defaults.get("max_new_tokens")
     new = asked if isinstance(asked, int) and asked > 0 else _NEW_UNASKED

@@ -13,8 +13,8 @@ from typing import Any
 from transformer_serving.contract.heads import TASK_HEADS
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.config import read_model_config, size_of
 from transformer_serving.desk.source.foreign_code import refuse_own_model
-from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
 from transformer_serving.desk.source.padding import check_last_token, check_row
 from transformer_serving.desk.source.pickled_weights import refuse_pickles, without_safetensors
@@ -39,7 +39,11 @@ _IGNORED = (
     *("*.pt", "*.pth", "*.ckpt", "*.gguf", "original/*", "consolidated*"),
 )
 # These families count positions from the padding id on, so the table is longer than a text may be.
-_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet", "longformer")
+_OFFSET_POSITIONS = (
+    *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "xmod"),
+    *("mpnet", "longformer", "data2vec-text", "ibert", "luke", "lilt", "markuplm", "layoutlmv3"),
+    "esm",
+)
 _DEFAULT_MAX_LENGTH = 512
 # A model's width, and how many attention heads share it.
 _HEAD_FIELDS = (
@@ -105,12 +109,12 @@ def open_source(
         refuse_chat(folder, tokenizer.chats)
     if head == "masks" and tokenizer.mask_id is None:
         raise ConversionRefused("fill-mask needs a tokenizer with a mask token; this one has none")
-    vocabulary = int(config.get("vocab_size") or 0)
+    vocabulary = size_of(config, "vocab_size")
     check_row(tokenizer, vocabulary)
     if head == "sequence":
         check_last_token(config, tokenizer)
     labelled = head in ("sequence", "tokens")
-    token_types = int(config.get("type_vocab_size") or 0) > 1
+    token_types = size_of(config, "type_vocab_size") > 1
     return ModelSource(
         name=name or found_name,
         revision=found_revision,
@@ -203,27 +207,13 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
     return folder
 
 
-def read_model_config(folder: Path) -> dict[str, Any]:
-    """config.json with its family's defaults filled in (a config may leave defaults out)."""
-    written = read_json(folder / "config.json")
-    if written is None:
-        raise ConversionRefused(
-            f"'{folder.name}' has no readable config.json; it is not a transformers model folder"
-        )
-    from transformers import AutoConfig
-
-    try:
-        known: dict[str, Any] = AutoConfig.from_pretrained(
-            str(folder), trust_remote_code=False
-        ).to_dict()
-    except (ValueError, OSError, KeyError) as error:
-        raise ConversionRefused(
-            f"model type '{written.get('model_type')}' is not one that the pinned transformers "
-            "knows by itself; models with code of their own are not loaded"
-        ) from error
-    # An absent id2label means two made-up names; whether it was written matters for labels.
-    kept = ("architectures", "sentence_transformers", "sbert_ce_default_activation_function")
-    return {**known, **{name: written[name] for name in kept if name in written}}
+def _first_position(config: Mapping[str, Any]) -> int:
+    """Of a text's first token in the model's table of positions."""
+    family = config.get("model_type")
+    if family not in _OFFSET_POSITIONS:
+        return 0
+    # MPNet takes 1 for its padding id whatever the config says.
+    return 1 + (1 if family == "mpnet" else size_of(config, "pad_token_id"))
 
 
 def _max_length(
@@ -236,8 +226,7 @@ def _max_length(
     bounds: list[int] = []
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int) and positions > 0:
-        offset = config.get("model_type") in _OFFSET_POSITIONS
-        bounds.append(positions - (int(config.get("pad_token_id") or 0) + 1 if offset else 0))
+        bounds.append(positions - _first_position(config))
     # It stands in the place of the tokenizer's own.
     sentence = longest_of(read_transformer_settings(folder)) if cut_by_sentences else None
     if sentence is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from transformer_serving.contract.error_line import first_line
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.config import check_config
 from transformer_serving.desk.source.foreign_code import refuse_own_tokenizer
 from transformer_serving.desk.source.sentence import read_transformer_settings
 
@@ -114,6 +115,7 @@ def load_tokenizer(folder: Path) -> Any:
     # The package raises whatever its parsers do; each means that there is no tokenizer to use.
     except Exception as error:
         _check_sentencepiece(folder)
+        check_config(folder)
         reason = first_line(error) or type(error).__name__
         raise ConversionRefused(
             f"the tokenizer of '{folder.name}' cannot be loaded by transformers ({reason}); copy "

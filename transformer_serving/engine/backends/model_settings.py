@@ -1,6 +1,6 @@
 """What a backend reads from the model configuration that Triton passes to it.
 
-Tested by tests/engine/test_backends.py.
+Tested by tests/engine/test_backends.py and tests/engine/test_thread_count.py.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ DTYPES = {
     "TYPE_FP64": "float64",
 }
 TRITON_TYPES = {numpy_name: triton for triton, numpy_name in DTYPES.items()}
+# Quota and period of the control groups' second version, and of its first.
+_QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
 
 
 class ModelError(Exception):
@@ -114,16 +116,20 @@ def _tensors(rows: Any, max_batch_size: int) -> tuple[TensorSpec, ...]:
     )
 
 
-def available_cores() -> int:
+def available_cores(groups: Path = Path("/sys/fs/cgroup")) -> int:
     """Cores this process may use: its affinity, and the container's quota where there is one."""
     cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()[:2]
-    except (OSError, ValueError):
-        return cores
-    if not quota.isdigit():
-        return cores
-    return max(1, min(cores, -(-int(quota) // int(period))))
+    for files in _QUOTAS:
+        try:
+            words = " ".join((groups / name).read_text("ascii") for name in files).split()
+            quota, period = int(words[0]), int(words[1])
+        except (OSError, ValueError, IndexError):
+            # Not there, or "max".
+            continue
+        # The first version says -1 where there is none.
+        if quota > 0 and period > 0:
+            cores = min(cores, -(-quota // period))
+    return max(1, cores)
 
 
 def find_model(folder: Path, settings: ModelSettings, names: tuple[str, ...]) -> Path:

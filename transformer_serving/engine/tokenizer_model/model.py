@@ -1,10 +1,11 @@
 """A Triton model of the Python backend: texts to padded token ids, for a Triton without ClearML.
 
 Stands alone: Triton loads this file, with tokenizer.json beside it and its settings in the
-parameter 'tokens' of config.pbtxt. It needs numpy 1 and tokenizers. Its time is Triton's to bear:
-where ClearML Serving is there, preprocess does this in the scaled inference container.
+parameters 'tokens' and 'prompt' of config.pbtxt. It needs numpy 1 and tokenizers. Its time is
+Triton's to bear: where ClearML Serving is there, preprocess does this in the scaled inference
+container.
 
-Tested by tests/deploy/test_plain_triton.py.
+Tested by tests/engine/test_tokenizer_model.py and tests/deploy/test_plain_triton.py.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class TritonPythonModel:
             )
         config = json.loads(args["model_config"])
         self._tokens = json.loads(config["parameters"]["tokens"]["string_value"])
+        self._prompt = config["parameters"]["prompt"]["string_value"]
         self._outputs = {
             output["name"]: np.int64 if output["data_type"] == "TYPE_INT64" else np.int32
             for output in config["output"]
@@ -52,20 +54,31 @@ class TritonPythonModel:
     def _answer(self, request: Any) -> Any:
         rows = triton.get_input_tensor_by_name(request, "text").as_numpy()
         try:
-            texts = [bytes(row).decode("utf-8") for row in rows.reshape(-1)]
+            texts = [self._prompt + bytes(row).decode("utf-8") for row in rows.reshape(-1)]
         except UnicodeDecodeError:
             return self._refusal("input 'text' is not UTF-8")
         encodings = self._tokenizer.encode_batch(texts)
+        fault = self._fault(encodings)
+        if fault is not None:
+            return self._refusal(fault)
         longest = max((len(encoding.ids) for encoding in encodings), default=0)
-        if longest > self._tokens["max_length"]:
-            return self._refusal(
-                f"a text has more than {self._tokens['max_length']} tokens; send a shorter one"
-            )
         length = next(size for size in self._tokens["buckets"] if size >= longest)
         arrays = self._padded(encodings, length)
         return triton.InferenceResponse(
             [triton.Tensor(name, arrays[name].astype(kind)) for name, kind in self._outputs.items()]
         )
+
+    def _fault(self, encodings: list[Any]) -> str | None:
+        """Why the engine is not asked, which would answer wrong or fail all that it joins."""
+        allowed, known = self._tokens["max_length"], self._tokens["known_ids"]
+        for encoding in encodings:
+            if len(encoding.ids) > allowed:
+                return f"a text has more than {allowed} tokens; send a shorter one"
+            if not encoding.ids:
+                return "a text has no tokens, so the model has nothing to read"
+            if known is not None and max(encoding.ids) >= known:
+                return f"a text has a token beyond the {known} that the model knows; leave it out"
+        return None
 
     def _padded(self, encodings: list[Any], length: int) -> dict[str, Any]:
         shape = (len(encodings), length)

@@ -5,7 +5,8 @@ link to them. So putting a version in place, and putting the last good one back,
 each, also for a model whose version number stays the same.
 
 What the files cannot say is where they lie, and vLLM is told of its model's folder by path: there
-the link names a folder beside the version's, `<token>.filled`, which has the arguments alone.
+the link names a folder beside the version's, `<token>.filled`, which has the arguments alone. Nor
+do they know the machine's cores: thread_count.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from transformer_serving.contract.naming import BUNDLE_FOLDER
 from transformer_serving.contract.replacement import replace_file, replacing, sync
 from transformer_serving.contract.vllm_arguments import FILE_NAME as ARGUMENTS, filled_in
+from transformer_serving.engine.controller.files.thread_count import with_threads
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import FILE_NAME
 
@@ -119,7 +121,7 @@ class Repository:
             owner = files_of or model
             target = PurePosixPath("..", _STORE, owner, self._filled(owner, token))
             self._link(folder / str(number), target)
-        self._write(folder / FILE_NAME, config)
+        self._write(folder / FILE_NAME, with_threads(config))
         for entry in folder.iterdir():
             if entry.is_symlink() and entry.name not in {str(number) for number in versions}:
                 entry.unlink()

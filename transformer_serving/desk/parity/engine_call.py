@@ -1,0 +1,48 @@
+"""An engine that was built here, asked; what it says where it cannot be is a refusal.
+
+Tested by tests/parity/test_check.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from transformer_serving.contract.error_line import named_line
+from transformer_serving.desk.builders.files import EngineFiles
+from transformer_serving.desk.failure import ConversionRefused, Failure
+from transformer_serving.desk.interruption import reraise_interruption
+
+if TYPE_CHECKING:
+    from preprocess.tensors import Tensor
+    from transformer_serving.desk.builders.files import Call
+
+
+def opened_or_refused(files: EngineFiles, open_engine: Callable[[EngineFiles], Call]) -> Call:
+    """The engine, which raises ConversionRefused where it does not load or run here.
+
+    An engine's errors have types of its own, or none.
+    """
+
+    def call(tensors: Sequence[Tensor]) -> Any:
+        with _refused(files):
+            return engine_call(tensors)
+
+    with _refused(files):
+        engine_call = open_engine(files)
+    return call
+
+
+@contextmanager
+def _refused(files: EngineFiles) -> Iterator[None]:
+    try:
+        yield
+    except Failure:
+        raise
+    except Exception as error:
+        reraise_interruption(error)
+        raise ConversionRefused(
+            f"engine {files.engine} does not run in {files.precision} here ({named_line(error)}); "
+            "name another --precision or --engine"
+        ) from error
