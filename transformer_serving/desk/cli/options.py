@@ -6,12 +6,27 @@ from pathlib import Path
 
 import click
 
+from transformer_serving.contract.naming import DEPLOYED, name_fault
 from transformer_serving.desk.builders.table import ENGINES
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import KEY_VARIABLE
 from transformer_serving.desk.number import Number
 
 # More than any upload takes, and less than an alarm can be set for.
 WEEK_S = 7 * 24 * 3600
+
+
+def name_of(bundle: Path, given: str | None, option: str) -> str:
+    """As given, or else the folder's. Raises Failure (exit code 2) naming the option for a folder
+    that nothing can be served as."""
+    if given is not None:
+        return given
+    name = bundle.resolve().name
+    if fault := name_fault(name, DEPLOYED):
+        raise Failure(
+            f"{fault}; its folder's is {ascii(name)[:80]}, so give {option} NAME", exit_code=2
+        )
+    return name
 
 
 state_option = click.option(
