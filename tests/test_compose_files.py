@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import tomllib
 import yaml
+from click.testing import CliRunner
 
 from preprocess.request import MAX_TIMEOUT_MS
 from tests.compose.stock import stock_file
@@ -25,6 +26,7 @@ from transformer_serving.desk.compose.__main__ import (
     EXAMPLE,
     WITH_SETTINGS,
     example_env,
+    main as write_files,
     with_settings,
 )
 from transformer_serving.desk.compose.variables import TRACES, variables
@@ -396,3 +398,13 @@ def test_roll_is_executable_and_waits_as_docker_does() -> None:
     assert not [stop for stop in stops if "-t" in stop]
     text = (ROOT / "docker" / "balancer" / "haproxy.cfg").read_text("utf-8")
     assert f'hard-stop-after "${{{STOP_SECONDS.name}-{STOP_SECONDS.default}}}s"' in text
+
+
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("example.env", 2)])
+def test_who_asks_how_it_is_used_has_nothing_written(
+    argument: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[object] = []
+    monkeypatch.setattr("transformer_serving.desk.compose.__main__.replace_file", written.append)
+    done = CliRunner().invoke(write_files, [argument])
+    assert (done.exit_code, written) == (code, [])

@@ -35,7 +35,7 @@ from transformer_serving.desk.versions.matrix import (
     read_matrix,
     releases_with,
 )
-from transformer_serving.desk.versions.move import Move, use
+from transformer_serving.desk.versions.move import Move, check_evidence, use
 from transformer_serving.engine.image_pin import PINNED_TENSORRT, PINNED_TRITON, difference
 
 ROOT = Path(__file__).parent.parent
@@ -258,7 +258,8 @@ def test_moving_there_and_back_needs_the_same_rebuilds(file: Path) -> None:
         ("25.07", ["tensorrt is unknown", "tritonserver:25.07-py3", "dpkg -l | grep nvinfer"]),
         ("25.09", ["10.13.3.9 has no direct evidence", "tritonserver --version"]),
         ("26.09", ["triton 2.73.0 has no direct evidence", "python is unknown"]),
-        ("22.02", ["driver_min is unknown"]),
+        ("23.08", ["tensorrt is unknown", "driver_min is unknown"]),
+        ("22.01", ["has Python 3.8", "the kit needs 3.10 or newer", "choose 23.05 or newer"]),
         ("25.6", ["is not in the matrix, which has 21.10 to 26.09"]),
     ],
 )
@@ -270,6 +271,14 @@ def test_a_row_without_evidence_is_refused(file: Path, release: str, words: list
         assert word in str(caught.value)
     assert caught.value.exit_code == 2
     assert file.read_bytes() == before
+
+
+def test_no_row_passes_on_whose_python_the_kit_cannot_run() -> None:
+    old = [row for row in read_matrix() if row.python.startswith("3.8")]
+    assert len(old) == 19
+    for row in old:
+        with pytest.raises(Failure, match=r"has Python 3\.8, and the kit needs 3\.10 or newer"):
+            check_evidence(row)
 
 
 @pytest.fixture

@@ -269,6 +269,12 @@ def test_what_cannot_be_measured_is_refused_in_one_line(
     assert f"error: {said}" in done.output
 
 
+def test_more_requests_than_the_memory_has_room_for_are_refused() -> None:
+    done = run_cli("http://127.0.0.1:9/", "--rate", "100000", "--seconds", "101")
+    assert done.exit_code == 2
+    assert "--rate for --seconds is at most 10000000 requests, got 10100000" in done.output
+
+
 def test_an_endpoint_that_refuses_is_not_timed(server: Server) -> None:
     server.app.bodies.append({})
     done = run_cli(f"http://127.0.0.1:{server.port}/full", "--seconds", "0.1")

@@ -210,6 +210,14 @@ def test_keys_are_for_their_owner_and_never_replaced(tmp_path: Path) -> None:
         read_key(path)
 
 
+def test_no_key_is_made_beside_the_public_one_of_another(tmp_path: Path) -> None:
+    (tmp_path / "c.pub").write_text("another's")
+    with pytest.raises(Failure, match=r"c\.pub is there already"):
+        new_key("c", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["c.pub"]
+    assert (tmp_path / "c.pub").read_text() == "another's"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -147,3 +147,22 @@ def test_a_refusal_has_the_servers_words(sent: str, said: str) -> None:
         with pytest.raises(Failure, match=said) as refused:
             ClearmlApi({"CLEARML_API_HOST": address}).call("tasks.edit")
         assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "sent", [b"[]", b"null", b"{}", b'{"data": []}', b"<!DOCTYPE html>", b"\xff"]
+)
+@pytest.mark.parametrize("logged_in", [True, False])
+def test_what_is_no_answer_of_the_api_is_said_with_the_fix(sent: bytes, logged_in: bool) -> None:
+    token = json.dumps({"data": {"token": "T"}}).encode()
+
+    def reply(path: str) -> tuple[int, bytes, dict[str, str]]:
+        return 200, token if logged_in and path == "/auth.login" else sent, {}
+
+    with answering(reply) as address, pytest.raises(Failure) as said:
+        ClearmlApi({"CLEARML_API_HOST": address}).call("tasks.edit")
+    method = "tasks.edit" if logged_in else "auth.login"
+    assert str(said.value) == (
+        f"{method}: {address} does not answer as the ClearML API; set CLEARML_API_HOST to the API "
+        "server: port 8008 or api.HOST, not the web server (8080, app.)"
+    )

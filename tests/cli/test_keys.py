@@ -117,6 +117,25 @@ def test_no_file_is_named(tmp_path: Path) -> None:
     assert KEYS_FILE.name in done.stderr
 
 
+@pytest.mark.parametrize("others", [(), ("shop",)], ids=["first", "one more"])
+def test_a_key_that_nobody_was_shown_is_taken_out_again(
+    file: Path, others: tuple[str, ...]
+) -> None:
+    for name in others:
+        keys(file, "add", name)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [CLI, "keys", "add", "lost", "--file", str(file)], stdout=full, stderr=subprocess.PIPE,
+            text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == (
+        f"error: the key could not be printed (No space left on device), and 'lost' is not in "
+        f"{file}; do it again where there is room\n"
+    )
+    assert [row["name"] for row in json.loads(keys(file, "list", "--json").stdout)] == [*others]
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     done = keys(tmp_path / "missing" / "keys.json", "add", "a", code=2)
     assert "No such file" in done.stderr

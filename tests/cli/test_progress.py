@@ -38,7 +38,7 @@ def test_a_spinner_of_a_command_takes_any_step() -> None:
 def test_down_names_its_folder_as_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "[prod]/.stack"
     done = CliRunner().invoke(main, ["down", "--state", str(folder)])
-    assert done.output.splitlines()[-1].endswith(f"its data stays in {folder}")
+    assert done.output.splitlines()[-1].endswith(f"no stack in {folder}")
 
 
 @pytest.fixture

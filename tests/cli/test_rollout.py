@@ -44,6 +44,11 @@ def test_what_is_no_number_is_refused(option: str, value: str, tmp_path: Path) -
     assert f"'{value}'" in said(str(tmp_path), "--endpoint", "texts", option, value)
 
 
+@pytest.mark.parametrize("hold", ["721h", "9" * 400], ids=["long", "endless"])
+def test_a_step_has_an_end(hold: str, tmp_path: Path) -> None:
+    assert "at most 720h" in said(str(tmp_path), "--endpoint", "texts", "--hold", hold)
+
+
 def test_a_shadow_has_no_steps(tmp_path: Path) -> None:
     bundle = str(write_small(tmp_path / "bundle").folder)
     arguments = (bundle, "--endpoint", "texts", "--shadow", "--state", str(tmp_path))

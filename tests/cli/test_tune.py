@@ -27,6 +27,12 @@ from transformer_serving.desk.tune.tuning import Tuned
         (("name", "--lengths", "8", "--requests", "file"), "give --requests FILE, or --lengths"),
         (("name", "--lengths", "8", "--goal", "fast"), "--goal must be"),
         (("na me", "--lengths", "8"), "an endpoint's name takes"),
+        (("name", "--lengths", "many"), "--lengths, part 1: must be WORDS"),
+        (("name", "--requests", "none.txt"), "none.txt cannot be read: No such file"),
+        (("name", "--lengths", "8", "--from", "threads"), "must be knob=value"),
+        (("name", "--lengths", "8", "--from", "threads=all"), "threads must be a whole number"),
+        (("name", "--lengths", "8", "--from", "buckets=all"), "buckets must be one of converted"),
+        (("name", "--lengths", "8", "--compare", "calls=0"), "calls must be a whole number"),
         (("name", "--lengths", "8", "--bundle", "none"), "no bundle"),
     ],
 )

@@ -104,3 +104,34 @@ def test_a_shell_gets_the_keys_that_were_given(
     assert """export CLEARML_API_SECRET_KEY='a '"'"'quoted'"'"' one'""" in lines
     assert "export CLEARML_SERVING_TASK_ID=id" in lines
     assert not (shared / "access-key").exists()
+
+
+def test_what_a_shell_lacks_is_named(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is called outside of the container, or before there is a service."""
+    for name in (container.CONTROL_PLANE_URL, container.SERVE_URL):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (
+        (container.CONTROL_PLANE_URL, "http://x"),
+        (container.SERVE_URL, "http://y"),
+    ):
+        done = CliRunner().invoke(container.main, ["env"])
+        assert done.exit_code == 2
+        assert f"error: {name} is not set" in done.output
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(container.main, ["env"])
+    assert done.exit_code == 1
+    assert "error: there is no serving service yet" in done.output
+    (shared / "serving-id").write_text("the-service\n")
+    done = CliRunner().invoke(container.main, ["env"])
+    assert "export CLEARML_SERVING_TASK_ID=the-service\n" in done.output
+
+
+def test_a_server_that_is_not_there_is_told_in_one_line(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: object) -> None:
+        raise Failure("the ClearML server did not answer")
+
+    monkeypatch.setattr(ClearmlApi, "wait", refused)
+    done = CliRunner().invoke(container.main, ["create-service"])
+    assert (done.exit_code, done.output) == (1, "error: the ClearML server did not answer\n")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.doctor.conftest import Scene
+from transformer_serving.desk.doctor import log_lines
 from transformer_serving.desk.doctor.finding import OK
 from transformer_serving.desk.doctor.log_lines import KNOWN, check_log, explain
 from transformer_serving.engine import container
@@ -227,3 +230,19 @@ def test_all_texts_in_one_log_of_bytes(scene: Scene) -> None:
     log.write_text("")
     (silent,) = check_log(dataclasses.replace(scene.subject, log=log))
     assert silent.status == OK
+
+
+def test_of_a_pipe_the_end_is_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of `doctor --log <(docker compose logs triton)`."""
+    monkeypatch.setattr(log_lines, "_MOST", 4 << 20)
+    pipe = scene.folder / "pipe"
+    os.mkfifo(pipe)
+    early, late = "Bus error\n", "Driver/library version mismatch\n"
+    text = early + ("." * 1023 + "\n") * (5 << 10) + late
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    try:
+        (found,) = check_log(dataclasses.replace(scene.subject, log=pipe))
+    finally:
+        writer.join()
+    assert "the NVIDIA driver was updated" in found.why

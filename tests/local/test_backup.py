@@ -255,6 +255,22 @@ def test_one_that_is_killed_as_it_ends_removes_nothing_of_before(
         assert database.execute("SELECT count(*) FROM task").fetchone() == (499,)
 
 
+@pytest.mark.parametrize("inside", ["other", "other/folder", "other/folder/deep"])
+def test_what_is_not_restored_leaves_no_folder_behind(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "bad.tar").write_bytes(b"no tar at all")
+    with pytest.raises(Failure, match=r"bad\.tar"):
+        restore(tmp_path / inside, tmp_path / "bad.tar")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.tar"]
+
+
+def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "bad.tar").write_bytes(b"no tar at all")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(Failure, match=r"bad\.tar"):
+        restore(tmp_path / "other", tmp_path / "bad.tar")
+    assert list((tmp_path / "other").iterdir()) == []
+
+
 @pytest.fixture(params=["its own filters", "none before 3.11.4"])
 def filters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """tarfile as this Python has it, and as that of Debian 12."""

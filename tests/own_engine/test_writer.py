@@ -24,7 +24,7 @@ from transformer_serving.desk.cli import main
 from transformer_serving.desk.export.onnx import export_onnx
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.own_engine.adoption import tensors_of
-from transformer_serving.desk.own_engine.tensors import EngineTensor
+from transformer_serving.desk.own_engine.tensors import EngineTensor, parse_tensor
 from transformer_serving.desk.own_engine.writer import outer_weights
 from transformer_serving.desk.parity.latency import processor
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
@@ -579,3 +579,14 @@ def test_sizes_of_an_endpoint_with_and_without_the_batch() -> None:
     for given in (fields([-1, -1], [-1, 2]), fields([-1], [2])):
         found = tensors_of(given)
         assert (*found.inputs, *found.outputs) == wanted
+
+
+def test_a_tensor_that_is_none_is_told_what_its_option_takes() -> None:
+    for text in ("a", "a:FP32X", ":INT32", "a:INT32:x"):
+        with pytest.raises(ConversionRefused) as refused:
+            parse_tensor("--input-tensor", text, (-1,))
+        assert str(refused.value) == (
+            "--input-tensor must be NAME:TYPE with a TYPE of INT32, INT64, such as input_ids:INT32"
+        )
+        with pytest.raises(ConversionRefused, match="must be NAME:TYPE:DIMS .* output:FP32:2"):
+            parse_tensor("--output-tensor", text, ())

@@ -48,6 +48,19 @@ def add_key(path: Path, name: str, endpoints: Sequence[str], *, metrics: bool) -
     return secret
 
 
+def take_back(path: Path, name: str, why: OSError) -> Failure:
+    """Remove a key that could not be printed, which nobody has then; what is said of it."""
+    said = f"the key could not be printed ({why.strerror})"
+    try:
+        remove_key(path, name)
+    except Failure as left:
+        return Failure(
+            f"{said}, and '{name}' is still in {path}: {left}; once there is room: "
+            f"transformer-serving keys remove {name} --file {path}"
+        )
+    return Failure(f"{said}, and '{name}' is not in {path}; do it again where there is room")
+
+
 def remove_key(path: Path, name: str) -> None:
     """Raises Failure (exit code 2) where there is no such key."""
     read(path)

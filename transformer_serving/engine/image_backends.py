@@ -2,8 +2,6 @@
 
 Not onnxruntime: it and tensorrt are native there, and a native library wins over a model.py of the
 same name.
-
-Tested by tests/compose/test_images.py.
 """
 
 from __future__ import annotations
@@ -18,9 +16,12 @@ BACKENDS = ("openvino_text", "torch_text", "openvino_generate")
 
 
 def main() -> None:
+    arguments = sys.argv[1:]
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        sys.exit("usage: python -m transformer_serving.engine.image_backends FOLDER")
     try:
         for backend in BACKENDS:
-            add_backend(Path(sys.argv[1]), backend)
+            add_backend(Path(arguments[0]), backend)
     except EngineError as error:
         sys.exit(f"error: {error}")
 

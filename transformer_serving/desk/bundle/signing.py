@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import os
 import stat
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,10 @@ class SigningKey:
 
 
 def new_key(name: str, folder: Path) -> tuple[Path, SigningKey]:
-    """Write NAME.key (for this user only) and NAME.pub. Raises Failure where one is there."""
+    """Write NAME.key (for this user only) and NAME.pub, or neither.
+
+    Raises Failure where one of them is there.
+    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     if not NAME.fullmatch(name):
@@ -58,23 +62,30 @@ def new_key(name: str, folder: Path) -> tuple[Path, SigningKey]:
     key = SigningKey(name, Ed25519PrivateKey.generate())
     path = folder / f"{name}{KEY_SUFFIX}"
     public = path.with_suffix(PUBLIC_SUFFIX) if "." not in name else folder / f"{name}.pub"
-    for file, mode, text in (
-        (path, 0o600, base64.b64encode(key.private.private_bytes_raw()).decode()),
-        (public, 0o644, key.public),
-    ):
-        try:
-            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-        except FileExistsError:
-            raise Failure(
-                f"{file} is there already and is never replaced: what it signed could not be "
-                "checked any more; choose another name",
-                exit_code=2,
-            ) from None
-        except OSError as error:
-            raise Failure(f"{file} cannot be written: {error.strerror}", exit_code=2) from error
-        with os.fdopen(descriptor, "w") as opened:
-            opened.write(text + "\n")
+    with ExitStack() as back:
+        for file, mode, text in (
+            (path, 0o600, base64.b64encode(key.private.private_bytes_raw()).decode()),
+            (public, 0o644, key.public),
+        ):
+            descriptor = _opened_anew(file, mode)
+            back.callback(file.unlink, missing_ok=True)
+            with os.fdopen(descriptor, "w") as opened:
+                opened.write(text + "\n")
+        back.pop_all()
     return path, key
+
+
+def _opened_anew(file: Path, mode: int) -> int:
+    try:
+        return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    except FileExistsError:
+        raise Failure(
+            f"{file} is there already and is never replaced: what it signed could not be "
+            "checked any more; choose another name",
+            exit_code=2,
+        ) from None
+    except OSError as error:
+        raise Failure(f"{file} cannot be written: {error.strerror}", exit_code=2) from error
 
 
 def read_key(path: Path) -> SigningKey:

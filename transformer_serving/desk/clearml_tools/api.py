@@ -111,7 +111,9 @@ class ClearmlApi:
         )
         basic = base64.b64encode(":".join(keys).encode()).decode()
         headers = {"Authorization": f"Basic {basic}"}
-        token = self._data("/auth.login", "auth.login", headers)["token"]
+        token = self._data("/auth.login", "auth.login", headers).get("token")
+        if token is None:
+            raise self._no_api("auth.login")
         return {"Authorization": f"Bearer {token}"}
 
     def _data(
@@ -122,10 +124,27 @@ class ClearmlApi:
             if answer.status >= 300:
                 said = _reason(answer.body)
                 raise Failure(f"{method} was refused by {self.host} with {answer.status}{said}")
-            data: dict[str, Any] = json.loads(answer.body)["data"]
-            return data
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError) as error:
             raise Failure(f"{method}: no usable answer from {self.host}: {error}") from error
+        data = _data_of(answer.body)
+        if data is None:
+            raise self._no_api(method)
+        return data
+
+    def _no_api(self, method: str) -> Failure:
+        return Failure(
+            f"{method}: {self.host} does not answer as the ClearML API; set CLEARML_API_HOST to "
+            "the API server: port 8008 or api.HOST, not the web server (8080, app.)"
+        )
+
+
+def _data_of(body: bytes) -> dict[str, Any] | None:
+    """None where it is no answer of the API."""
+    try:
+        data = json.loads(body)["data"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def _reason(body: bytes) -> str:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from transformer_serving.desk.cli.options import json_option, key_option
+from transformer_serving.desk.cli.options import WEEK_S, json_option, key_option
 from transformer_serving.desk.http import METRICS_KEY_VARIABLE
+from transformer_serving.desk.number import Number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from transformer_serving.desk.bench.measure import Bench, Measured
     from transformer_serving.desk.bench.scaling import Scaling
     from transformer_serving.desk.bench.streams import StreamLoad
+
+_MOST_RATE = 100_000
+# The moments of an open loop are known before it begins: more of them would fill the memory.
+_MOST_REQUESTS = 10_000_000
 
 
 @click.command()
@@ -38,19 +43,19 @@ if TYPE_CHECKING:
               help="Send this header too; may be repeated.")  # fmt: skip
 @click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), multiple=True, metavar="N",
               help="Clients of a closed loop; repeatable.  [default: 1, 8, 32, 128]")  # fmt: skip
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N",
+@click.option("--rate", type=Number(0, _MOST_RATE, min_open=True), metavar="N",
               help="Requests a second of the open loop.  [default: 70 % of the best]")  # fmt: skip
 @click.option(
     "--stream",
     is_flag=True,
     help="Ask for streams of generated text; time to the first piece, and between two.",
 )
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True,
+@click.option("--seconds", type=Number(0, WEEK_S, min_open=True), default=5.0, show_default=True,
               help="Length of each load.")  # fmt: skip
 @click.option("--for-scaling", is_flag=True,
               help="And print the thresholds for an autoscaler of Tritons, as values of the chart. "
               "URL is that of one pod with one Triton, and nobody else asks it.")  # fmt: skip
-@click.option("--within", "within_s", type=click.FloatRange(0, min_open=True), default=0.5,
+@click.option("--within", "within_s", type=Number(0, WEEK_S, min_open=True), default=0.5,
               show_default=True, metavar="SECONDS",
               help="In which a text shall have waited and been computed.")  # fmt: skip
 @click.option("--metrics-key", envvar=METRICS_KEY_VARIABLE, show_envvar=True,
@@ -73,8 +78,7 @@ def bench(url: str, text: str | None, texts: int, words: tuple[int, ...], body: 
     from transformer_serving.desk.bench.scaling import metrics_address, scaling
     from transformer_serving.desk.cli.progress import Phases, plain_console
 
-    if stream:
-        _check_streams(for_scaling, rate)
+    _check(rate, seconds, stream=stream, for_scaling=for_scaling)
     sent = payloads(body, text, texts, words, stream=stream)
     wanted = Bench(
         address(url, headers, key), sent, concurrency or CONCURRENCY, rate, seconds,
@@ -112,7 +116,14 @@ def _show(
         click.echo(advice.values())
 
 
-def _check_streams(for_scaling: bool, rate: float | None) -> None:
+def _check(rate: float | None, seconds: float, *, stream: bool, for_scaling: bool) -> None:
+    if rate is not None and rate * seconds > _MOST_REQUESTS:
+        raise click.UsageError(
+            f"--rate for --seconds is at most {_MOST_REQUESTS} requests, got "
+            f"{rate * seconds:.0f}; give less of either"
+        )
+    if not stream:
+        return
     if for_scaling:
         raise click.UsageError("--for-scaling measures whole answers: give it without --stream")
     if rate is not None:

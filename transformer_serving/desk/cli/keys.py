@@ -41,11 +41,14 @@ def keys() -> None:
 @_file_option
 def add(name: str, endpoints: tuple[str, ...], metrics: bool, file: Path) -> None:
     """Make a key and print it, this once; FILE keeps its hash under NAME."""
-    from transformer_serving.desk.keys import add_key
+    from transformer_serving.desk.keys import add_key, take_back
 
     key = add_key(file, name, endpoints, metrics=metrics)
     allowed = _FIGURES if metrics else ", ".join(endpoints) or "every endpoint"
-    click.echo(key)
+    try:
+        click.echo(key)
+    except OSError as error:
+        raise take_back(file, name, error) from error
     click.echo(f"'{name}' may ask {allowed}; its key is shown this once", err=True)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,12 +58,23 @@ def _print_ends(logs: Path, names: Sequence[str], *, lines: int, follow: bool) -
     files = [logs / f"{name}.log" for name in names]
     present = [str(file) for file in files if file.exists()]
     if not present:
-        raise Failure(f"no logs in {logs} yet")
+        raise _no_log(logs, names)
     command = ["tail", "-n", str(lines), *(["-F"] if follow else []), *present]
     try:
-        subprocess.run(command, check=False)
+        code = subprocess.run(command, check=False).returncode
     except KeyboardInterrupt:
         return
+    if code:
+        # tail has said why; one that a signal ended leaves as a shell would.
+        sys.exit(code if code > 0 else 128 - code)
+
+
+def _no_log(logs: Path, names: Sequence[str]) -> Failure:
+    others = sorted(file.stem for file in logs.glob("*.log"))
+    if not others:
+        return Failure(f"no logs in {logs} yet")
+    has = "has one" if len(others) == 1 else "have one"
+    return Failure(f"{', '.join(names)} has no log in {logs}; {', '.join(others)} {has}")
 
 
 def _print_request(logs: Path, names: Sequence[str], request: str, *, as_json: bool) -> None:

@@ -1,33 +1,32 @@
-"""Options that several commands share.
-
-Tested by tests/stack/test_desk_folder.py.
-"""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any
 
 import click
 
+from transformer_serving.contract.naming import DEPLOYED, name_fault
 from transformer_serving.desk.builders.table import ENGINES
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import KEY_VARIABLE
+from transformer_serving.desk.number import Number
 
 # More than any upload takes, and less than an alarm can be set for.
-_WEEK_S = 7 * 24 * 3600
+WEEK_S = 7 * 24 * 3600
 
 
-class Seconds(click.FloatRange):
-    """A range that has no room for nan, either."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        seconds = float(super().convert(value, param, ctx))
-        if math.isnan(seconds):
-            self.fail(f"{value} is no number of seconds.", param, ctx)
-        return seconds
+def name_of(bundle: Path, given: str | None, option: str) -> str:
+    """As given, or else the folder's. Raises Failure (exit code 2) naming the option for a folder
+    that nothing can be served as."""
+    if given is not None:
+        return given
+    name = bundle.resolve().name
+    if fault := name_fault(name, DEPLOYED):
+        raise Failure(
+            f"{fault}; its folder's is {ascii(name)[:80]}, so give {option} NAME", exit_code=2
+        )
+    return name
 
 
 state_option = click.option(
@@ -48,7 +47,7 @@ key_option = click.option(
 deploy_timeout_option = click.option(
     "--timeout",
     "timeout_s",
-    type=Seconds(0, _WEEK_S, min_open=True),
+    type=Number(0, WEEK_S, min_open=True),
     default=120.0,
     show_default=True,
     metavar="SECONDS",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from transformer_serving.desk.cli.options import json_option
+from transformer_serving.desk.cli.options import json_option, name_of
 from transformer_serving.desk.interruption import interruptible
 
 MODELS, BACKENDS = "models", "backends"
@@ -48,12 +48,17 @@ def repository(
     from transformer_serving.desk.bundle.folder import open_bundle
     from transformer_serving.desk.deploy.plain_triton import write_repository
 
+    if environment is not None and not ensemble:
+        raise click.UsageError(
+            "--python-environment is that of the ensemble's tokenizer: give --ensemble, too"
+        )
     opened = open_bundle(bundle)
+    model = name_of(bundle, name, "--name")
     with interruptible():
         done = write_repository(
             opened,
             output / MODELS,
-            name or bundle.resolve().name,
+            model,
             ensemble=ensemble,
             environment=environment,
         )

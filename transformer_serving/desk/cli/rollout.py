@@ -24,12 +24,15 @@ from transformer_serving.desk.cli.options import (
     key_option,
     state_option,
 )
+from transformer_serving.desk.number import Number
 
 if TYPE_CHECKING:
     from transformer_serving.desk.deploy.rollout_plans import Rollout
     from transformer_serving.desk.deploy.target import DeployTarget
 
 _START = "start"
+_MOST_TIMES = 1000
+_MOST_HOLD_S = 30 * 24 * 3600
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 # What a rollout that went back ends the command with.
 _WENT_BACK_CODE = 3
@@ -55,7 +58,10 @@ def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> f
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value)
     if found is None:
         raise click.BadParameter(f"'{value}' is no time such as 60s or 5m")
-    return float(found[1]) * _SECONDS[found[2]]
+    seconds = float(found[1]) * _SECONDS[found[2]]
+    if seconds > _MOST_HOLD_S:
+        raise click.BadParameter(f"a step takes at most {_MOST_HOLD_S // 3600}h")
+    return seconds
 
 
 class BundleOrCommand(click.Group):
@@ -83,27 +89,27 @@ def rollout() -> None:
               metavar="PERCENTS", help="Shares of the requests, one after the other.")  # fmt: skip
 @click.option("--hold", "hold_s", callback=_seconds, default="60s", show_default=True,
               metavar="TIME", help="How long a step takes at least.")  # fmt: skip
-@click.option("--allow-harm", "harm", type=click.FloatRange(0.01, 50), default=1.0,
+@click.option("--allow-harm", "harm", type=Number(0.01, 50), default=1.0,
               show_default=True, metavar="PERCENT",
               help="Of all requests, how many more may be errors, or from 1 on slow.")  # fmt: skip
-@click.option("--allow-p50", "p50", type=click.FloatRange(1), default=1.25, show_default=True,
+@click.option("--allow-p50", "p50", type=Number(1, _MOST_TIMES), default=1.25, show_default=True,
               metavar="TIMES", help="How far its median may be above the old one's.")  # fmt: skip
-@click.option("--allow-p99", "p99", type=click.FloatRange(1), default=1.5, show_default=True,
+@click.option("--allow-p99", "p99", type=Number(1, _MOST_TIMES), default=1.5, show_default=True,
               metavar="TIMES", help="What is slower than so many times the old p99 is slow."
               )  # fmt: skip
-@click.option("--allow-differ", "differ", type=click.FloatRange(0.01, 100), default=5.0,
+@click.option("--allow-differ", "differ", type=Number(0.01, 100), default=5.0,
               show_default=True, metavar="PERCENT",
               help="Of mirrored requests, how many may be answered otherwise.")  # fmt: skip
-@click.option("--allow-cosine", "cosine", type=click.FloatRange(-1, 1), default=0.99,
+@click.option("--allow-cosine", "cosine", type=Number(-1, 1), default=0.99,
               show_default=True, metavar="COSINE",
               help="Vectors that are less alike differ.")  # fmt: skip
-@click.option("--mirror", type=click.FloatRange(0, 50), default=25.0, show_default=True,
+@click.option("--mirror", type=Number(0, 50), default=25.0, show_default=True,
               metavar="PERCENT",
               help="Of each worker's time, for mirrored requests; 0: compare no answers."
               )  # fmt: skip
 @click.option("--shadow", is_flag=True,
               help="The old bundle alone answers; nothing is promoted.")  # fmt: skip
-@click.option("--confidence", type=click.FloatRange(50, 99.99), default=95.0, show_default=True,
+@click.option("--confidence", type=Number(50, 99.99), default=95.0, show_default=True,
               metavar="PERCENT", help="Of the whole rollout, in either direction.")  # fmt: skip
 @click.option("--detach", is_flag=True, help="Return as soon as the controller has the plan.")
 @deploy_timeout_option

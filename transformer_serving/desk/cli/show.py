@@ -10,11 +10,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from transformer_serving.desk.cli.options import json_option
+from transformer_serving.desk.cli.options import json_option, name_of
 from transformer_serving.desk.cli.tables import whole_table
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
     from transformer_serving.desk.deploy.endpoint import check_name
 
     opened = open_bundle(bundle)
-    name = endpoint or bundle.resolve().name
+    name = name_of(bundle, endpoint, "--endpoint")
     check_name(name)
     commands = {"upload": upload_line(opened, name), "add": add_line(opened, name)}
     if as_json:
@@ -129,9 +129,10 @@ def _parity(bundle: Bundle) -> str:
     parity = bundle.manifest.parity
     if "largest_difference" not in parity:
         return str(parity.get("unverified") or "unknown")
-    worst = parity.get("worst") or {}
+    worst = _fields(parity.get("worst"))
     return (
-        f"largest difference from {parity.get('reference')} {parity['largest_difference']:.2e} "
+        f"largest difference from {parity.get('reference')} "
+        f"{_figure(parity['largest_difference'])} "
         f"(allowed {parity.get('tolerance')}), with {worst.get('tokens')} tokens in a batch of "
         f"{worst.get('batch')}"
     )
@@ -144,13 +145,22 @@ def _proof(bundle: Bundle) -> str:
     parity = bundle.manifest.parity
     if not (bundle.model_folder / PARITY).is_file():
         return f"unproven where it is served: {parity.get('unproven') or 'it has no parity set'}"
-    shapes = parity.get("shapes")
-    if shapes is None:
+    shapes = _fields(parity.get("shapes"))
+    if not shapes:
         return f"{PARITY}; asked where it is served, and not before"
     return (
-        f"{PARITY}; largest difference {shapes.get('largest_difference', 0.0):.2e} over "
+        f"{PARITY}; largest difference {_figure(shapes.get('largest_difference'))} over "
         f"{shapes.get('calls')} shapes at {shapes.get('lengths')} lengths"
     )
+
+
+def _fields(found: Any) -> dict[str, Any]:
+    """A manifest's parity is for people, and nobody has checked what it holds."""
+    return found if isinstance(found, dict) else {}
+
+
+def _figure(found: Any) -> str:
+    return f"{found:.2e}" if isinstance(found, int | float) else "unknown"
 
 
 def _tensors(bundle: Bundle) -> Table:

@@ -14,6 +14,7 @@ import click
 
 from transformer_serving.desk.cli.options import json_option, state_option
 from transformer_serving.desk.cli.tables import whole_table
+from transformer_serving.desk.number import Number
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
               "against its limit, and what is not well. Where the output is no terminal, lines; "
               "with --json one line a look, with the figures beside what --json has. "
               "TRANSFORMER_SERVING_METRICS_KEY is the key for a gateway with keys.")  # fmt: skip
-@click.option("--interval", "interval_s", type=click.FloatRange(0.2, 3600), default=2.0,
+@click.option("--interval", "interval_s", type=Number(0.2, 3600), default=2.0,
               show_default=True, metavar="SECONDS",
               help="From one look of --watch to the next.")  # fmt: skip
 @state_option

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from transformer_serving.desk.cli.options import json_option, sign_option, state_option
+from transformer_serving.desk.number import Number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,9 +49,9 @@ if TYPE_CHECKING:
               help="Turn this knob alone; repeatable.")  # fmt: skip
 @click.option("--clients", type=click.IntRange(1, 1024), default=64, show_default=True,
               help="Of a closed loop, for --goal throughput.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(0.05, 60), default=1.0, show_default=True,
+@click.option("--seconds", type=Number(0.05, 60), default=1.0, show_default=True,
               help="Length of each load.")  # fmt: skip
-@click.option("--minutes", type=click.FloatRange(0.1, 240), default=10.0, show_default=True,
+@click.option("--minutes", type=Number(0.1, 240), default=10.0, show_default=True,
               help="How long all of it may take.")  # fmt: skip
 @click.option("--anyway", is_flag=True, help="Also while the served stack has traffic.")
 @sign_option

@@ -8,6 +8,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import click
+
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.compose.chart import with_variables
 from transformer_serving.desk.compose.variables import IN_CONTAINERS, sections, settings
@@ -26,7 +28,9 @@ _BEGIN = "      # Made by `make example-env` from the parts' own tables.\n"
 _END = "      # To here.\n"
 
 
+@click.command()
 def main() -> None:
+    """Write the compose files' variables as the parts' own tables have them now."""
     replace_file(EXAMPLE, example_env())
     for path in WITH_SETTINGS:
         replace_file(path, with_settings(path.read_text("utf-8")))

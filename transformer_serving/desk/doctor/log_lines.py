@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from transformer_serving.contract.gate.release import parts
 from transformer_serving.desk.doctor.finding import Findings, failure, ok, skipped
@@ -14,6 +16,7 @@ from transformer_serving.desk.versions.matrix import releases_with
 
 # Of a larger log only the end is read.
 _MOST = 64 << 20
+_PIECE = 1 << 20
 _SHARED = (
     "give more: TRITON_SHARED_MEMORY, on Kubernetes triton.sharedMemory; without containers free "
     "some space in /dev/shm"
@@ -221,9 +224,21 @@ def check_log(subject: Subject) -> Findings:
 
 def _lines(path: Path) -> list[str]:
     with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _MOST))
-        return file.read().decode("utf-8", "replace").splitlines()
+        return _end(file).decode("utf-8", "replace").splitlines()
+
+
+def _end(file: BinaryIO) -> bytes:
+    if file.seekable():
+        file.seek(max(0, file.seek(0, 2) - _MOST))
+        return file.read()
+    # A pipe, as of a shell's <(...): only who reads it to its end knows what that is.
+    pieces, size = deque[bytes](), 0
+    while piece := file.read(_PIECE):
+        pieces.append(piece)
+        size += len(piece)
+        while size - len(pieces[0]) >= _MOST:
+            size -= len(pieces.popleft())
+    return b"".join(pieces)[-_MOST:]
 
 
 def _counted(lines: Iterable[str]) -> dict[Explained, int]:

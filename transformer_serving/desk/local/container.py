@@ -19,9 +19,9 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -48,7 +48,18 @@ _FIND_S = 300.0
 _PAUSE_S = 1.0
 
 
-@click.group()
+class Commands(click.Group):
+    """Prints a Failure as one line and leaves with its exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Failure as failure:
+            click.echo(f"error: {failure}", err=True)
+            sys.exit(failure.exit_code)
+
+
+@click.group(cls=Commands)
 def main() -> None:
     """The control plane of compose's profile local."""
 
@@ -123,7 +134,7 @@ def backup() -> None:
     """Write all that is stored, the keys too, to stdout; also while it is served."""
     if sys.stdout.isatty():
         raise click.UsageError("stdout is a terminal: send the backup to a file, with > FILE")
-    with _told(), interruptible():
+    with interruptible():
         count = container_backup.backup(_volumes(), sys.stdout.buffer)
     click.echo(f"{count} files, and the keys", err=True)
 
@@ -133,7 +144,7 @@ def restore() -> None:
     """Put a backup from stdin in place of what is stored, which is kept; nothing may serve it."""
     if sys.stdin.isatty():
         raise click.UsageError("stdin is a terminal: give the backup, with < FILE")
-    with _told(), interruptible():
+    with interruptible():
         kept = container_backup.restore(_volumes(), sys.stdin.buffer)
     click.echo(f"it is restored; what was there is kept in {kept}")
 
@@ -147,15 +158,6 @@ def hold() -> None:
         signal.pause()
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except Failure as failure:
-        click.echo(f"error: {failure}", err=True)
-        sys.exit(failure.exit_code)
-
-
 def _volumes() -> container_backup.Volumes:
     keys = ((ACCESS_KEY, ACCESS_KEY_VARIABLE), (SECRET_KEY, SECRET_KEY_VARIABLE))
     given = {name: os.environ[key] for name, key in keys if os.environ.get(key)}
@@ -163,7 +165,10 @@ def _volumes() -> container_backup.Volumes:
 
 
 def host_environment() -> dict[str, str]:
-    control_plane = os.environ[CONTROL_PLANE_URL]
+    """Raises Failure where it is no container of compose's, or there is no service yet."""
+    control_plane, serve = _given(CONTROL_PLANE_URL), _given(SERVE_URL)
+    if not (SHARED / SERVING_ID).is_file():
+        raise Failure("there is no serving service yet; wait for the containers to be ready")
     return {
         "CLEARML_WEB_HOST": control_plane,
         "CLEARML_API_HOST": control_plane,
@@ -171,8 +176,18 @@ def host_environment() -> dict[str, str]:
         "CLEARML_API_ACCESS_KEY": access_key(),
         "CLEARML_API_SECRET_KEY": secret_key(),
         "CLEARML_SERVING_TASK_ID": (SHARED / SERVING_ID).read_text("utf-8").strip(),
-        "CLEARML_DEFAULT_BASE_SERVE_URL": os.environ[SERVE_URL],
+        SERVE_URL: serve,
     }
+
+
+def _given(variable: str) -> str:
+    value = os.environ.get(variable)
+    if not value:
+        raise Failure(
+            f"{variable} is not set; call it in the control plane's container, where it is",
+            exit_code=2,
+        )
+    return value
 
 
 def access_key() -> str:

@@ -12,7 +12,7 @@ import fcntl
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -103,8 +103,10 @@ def sync_all(folder: Path) -> None:
 def nobody_serves(data: Path, stop: str) -> Iterator[None]:
     """Holds the control plane's own lock, so that none starts meanwhile; `stop` ends one.
 
-    What a restore has left that was killed is gone then.
+    What a restore has left that was killed is gone then. A folder that was not there is gone again
+    where the block raises and has left nothing in it.
     """
+    made = [folder for folder in (data, *data.parents) if not folder.exists()]
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (data / "lock").open("a") as lock:
         try:
@@ -112,4 +114,17 @@ def nobody_serves(data: Path, stop: str) -> Iterator[None]:
         except BlockingIOError as error:
             raise Failure(f"the control plane runs; stop it first: {stop}", exit_code=2) from error
         discard_half_restored(data)
-        yield
+        try:
+            yield
+        except BaseException:
+            _take_away(made)
+            raise
+
+
+def _take_away(made: Sequence[Path]) -> None:
+    """Folders that hold nothing but each other, and the lock in the first one."""
+    with suppress(OSError):
+        if made and [path.name for path in made[0].iterdir()] == ["lock"]:
+            (made[0] / "lock").unlink()
+        for folder in made:
+            folder.rmdir()

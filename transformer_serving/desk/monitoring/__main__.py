@@ -18,6 +18,7 @@ from transformer_serving.desk.monitoring.receivers import alertmanager_config
 from transformer_serving.desk.monitoring.rules import limits, rules
 from transformer_serving.desk.monitoring.scrapes import Place, prometheus_config
 from transformer_serving.desk.monitoring.times import TimeScale
+from transformer_serving.desk.number import Number
 
 FOLDER = Path(__file__).parents[3] / "compose" / "monitoring"
 RULES, PROMETHEUS, ALERTMANAGER = "rules.yaml", "prometheus.yaml", "alertmanager.yaml"
@@ -51,7 +52,7 @@ COPY = "Copy the folder, name the copy with MONITORING_FOLDER."
 )
 @click.option(
     "--time-scale",
-    type=click.FloatRange(min=1),
+    type=Number(1, 1_000_000),
     default=1.0,
     help="Divide every window and every 'for' by this, to see alerts fire in a test.",
 )

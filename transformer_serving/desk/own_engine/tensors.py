@@ -25,6 +25,11 @@ _ROLE_OF = {
     **dict.fromkeys(("attention_mask", "input_mask", "mask"), "attention_mask"),
     **dict.fromkeys(("token_type_ids", "segment_ids", "type_ids"), "token_type_ids"),
 }
+_AS_INPUT = f"NAME:TYPE with a TYPE of {', '.join(INPUT_DTYPES)}, such as input_ids:INT32"
+_AS_OUTPUT = (
+    f"NAME:TYPE:DIMS with a TYPE of {', '.join(OUTPUT_DTYPES)} and DIMS after the batch, such as "
+    "output:FP32:2"
+)
 _EXPORT_AGAIN = "export the model again with dynamic axes, or use 'transformer-serving convert'"
 
 
@@ -74,7 +79,7 @@ def read_onnx_tensors(path: Path) -> EngineTensors:
 def parse_tensor(option: str, text: str, default: tuple[int, ...]) -> EngineTensor:
     """NAME:TYPE or NAME:TYPE:DIMS, dims after the batch, such as output:FP32:2 or x:FP32:-1,384.
 
-    Raises ConversionRefused.
+    An input has a `default`, an output none. Raises ConversionRefused.
     """
     name, _, rest = text.partition(":")
     dtype, _, sizes = rest.partition(":")
@@ -83,10 +88,7 @@ def parse_tensor(option: str, text: str, default: tuple[int, ...]) -> EngineTens
     except ValueError:
         dims = ()
     if not name or dtype not in {*INPUT_DTYPES, *OUTPUT_DTYPES} or not dims:
-        raise ConversionRefused(
-            f"{option} must be NAME:TYPE:DIMS with a TYPE of {', '.join(OUTPUT_DTYPES)} and DIMS "
-            "after the batch, such as output:FP32:2"
-        )
+        raise ConversionRefused(f"{option} must be {_AS_INPUT if default else _AS_OUTPUT}")
     return EngineTensor(name, dtype, (-1, *dims))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from preprocess.settings import PreprocessSettings, read_settings
@@ -15,6 +15,7 @@ from transformer_serving.engine.proof.greedy_set import GreedySet
 from transformer_serving.gateway.settings import WORKERS
 
 Value = str | int
+PRECISION = "precision"
 THREADS = "intra_op_thread_count"
 CALLS = "TRANSFORMER_SERVING_CALLS_IN_FLIGHT"
 _MOST = 1 << 20
@@ -158,7 +159,7 @@ def _share_calls(setting: Setting, workers: Value) -> Setting:
 
 # In the order in which they are raced: what decides most, and what others depend on, first.
 KNOBS = (
-    Knob("precision", "which of the bundles given",
+    Knob(PRECISION, "which of the bundles given",
          lambda scope, _: tuple(scope.bundles), lambda scope: tuple(scope.bundles)),
     Knob("threads", "that one call computes with; 0: the instance's share of the cores", _threads,
          least=0),
@@ -203,6 +204,20 @@ def setting_of(precision: str, scope: Scope, environment: Mapping[str, str]) -> 
 
 def with_values(text: str, setting: Setting, scope: Scope) -> Setting:
     """The setting with `knob=value,knob=value`. Raises Failure (exit code 2)."""
+    for knob, value in _named_values(text):
+        setting = setting.turned(knob.name, knob.read(value, scope))
+    return setting
+
+
+def check_values(text: str) -> None:
+    """What can be said of `knob=value,knob=value` before there is a bundle, whose precisions are
+    known then. Raises Failure (exit code 2)."""
+    for knob, value in _named_values(text):
+        if knob.name != PRECISION:
+            knob.read(value, Scope({}, 1))
+
+
+def _named_values(text: str) -> Iterator[tuple[Knob, str]]:
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         knob = BY_NAME.get(name.strip())
@@ -211,8 +226,7 @@ def with_values(text: str, setting: Setting, scope: Scope) -> Setting:
                 f"what is turned must be knob=value with commas between, of {', '.join(BY_NAME)}",
                 exit_code=2,
             )
-        setting = setting.turned(knob.name, knob.read(value.strip(), scope))
-    return setting
+        yield knob, value.strip()
 
 
 def content_at(content: BundleContent, setting: Setting) -> BundleContent:

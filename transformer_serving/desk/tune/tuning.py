@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_serving.contract.replacement import replace_file
+from transformer_serving.desk.bench.load import Payload
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import check_target, content_of, write_bundle
 from transformer_serving.desk.deploy.target import DeployTarget
@@ -25,7 +26,16 @@ from transformer_serving.desk.local.stack import stop
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.tune import requests, sources
 from transformer_serving.desk.tune.goal import Goal, Meter
-from transformer_serving.desk.tune.knobs import KNOBS, Knob, Scope, Setting, setting_of, with_values
+from transformer_serving.desk.tune.knobs import (
+    KNOBS,
+    Knob,
+    Scope,
+    Setting,
+    check_values,
+    setting_of,
+    with_values,
+)
+from transformer_serving.desk.tune.lengths import read_lengths
 from transformer_serving.desk.tune.own_stack import OwnStack, own_stack
 from transformer_serving.desk.tune.search import VERDICT_ROUNDS, Raced, Search, Verdict
 from transformer_serving.desk.tune.traffic import refuse_traffic
@@ -114,11 +124,12 @@ def tune(request: TuneRequest, served: Callable[[], DeployTarget], report: StepR
     """
     begun = time.monotonic()
     check_target(request.output)
+    asked = _asked(request)
     report("looking whether the served stack is idle")
     disturbed = (lambda: False) if request.anyway else refuse_traffic(request.state)
     with interruptible(), _work_folder(request.state) as work:
         bundles = _bundles(request, served, work, report)
-        plan = _plan(request, bundles)
+        plan = _plan(request, bundles, asked)
         with own_stack(work / "stack", bundles, plan.start, report) as own:
             own.bring({"the beginning": plan.start})
             report("asking each request once")
@@ -176,7 +187,20 @@ def _bundles(
     return sources.by_precision([sources.fetched(served(), request.endpoint, folder)])
 
 
-def _plan(request: TuneRequest, bundles: Mapping[str, Bundle]) -> _Plan:
+def _asked(request: TuneRequest) -> tuple[Payload, ...] | None:
+    """The requests of a file; all that is said of them and of settings is looked at, as far as it
+    can be before there is a bundle. Raises Failure (exit code 2)."""
+    for values in (request.begin, request.compare or ""):
+        check_values(values)
+    if request.file is not None:
+        return requests.of_file(request.file)
+    read_lengths(request.lengths or "")
+    return None
+
+
+def _plan(
+    request: TuneRequest, bundles: Mapping[str, Bundle], payloads: tuple[Payload, ...] | None
+) -> _Plan:
     contents = {name: sources.content(bundle) for name, bundle in bundles.items()}
     scope = Scope(contents, available_cores())
     usual = setting_of(next(iter(bundles)), scope, os.environ)
@@ -184,9 +208,7 @@ def _plan(request: TuneRequest, bundles: Mapping[str, Bundle]) -> _Plan:
     others = {"the beginning": start}
     if request.compare is not None:
         others["what it is compared with"] = with_values(request.compare, usual, scope)
-    if request.file is not None:
-        payloads = requests.of_file(request.file)
-    else:
+    if payloads is None:
         content = scope.content(start)
         golden = content.golden.request
         payloads = requests.of_lengths(request.lengths or "", content.endpoint.task, golden)

@@ -15,15 +15,18 @@ from pathlib import Path
 
 import tomlkit
 
+from transformer_serving.contract.gate.release import parts
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, parse_lock
-from transformer_serving.desk.versions.matrix import UNKNOWN, Release, find_release
+from transformer_serving.desk.versions.matrix import UNKNOWN, Release, find_release, read_matrix
 
 # A plan works with exactly one TensorRT, and Triton's version decides which backends there are.
 EVIDENCED = ("triton", "tensorrt")
 # What may not stay unknown either, though it may come from another image of the month.
 KNOWN = ("cuda", "driver_min", "onnxruntime", "python")
+# What the controller and our backends are written for.
+_OLDEST_PYTHON = "3.10"
 _UNTESTED = "nothing yet: the pin was moved here and no test has run the image"
 # In a checkout, from its root, and each argument's field of the pin.
 _DOCKERFILE = Path("docker", "triton", "Dockerfile")
@@ -92,7 +95,15 @@ def dockerfile_of(lock: Path) -> Path | None:
 
 
 def check_evidence(row: Release) -> None:
-    """Raises Failure (exit code 2) with the command that would establish what is missing."""
+    """Raises Failure (exit code 2) for a Python that the kit cannot run on, and else with the
+    command that would establish what is missing."""
+    if not _python_runs(row):
+        first = next(one.release for one in read_matrix() if _python_runs(one))
+        raise Failure(
+            f"release {row.release} has Python {row.python}, and the kit needs "
+            f"{_OLDEST_PYTHON} or newer beside Triton; choose {first} or newer",
+            exit_code=2,
+        )
     unproven = [cell for cell in EVIDENCED if row.evidence(cell) != "verified"]
     missing = [cell for cell in KNOWN if getattr(row, cell) == UNKNOWN]
     if not unproven and not missing:
@@ -104,6 +115,12 @@ def check_evidence(row: Release) -> None:
         + f"; establish it: {row.command([*unproven, *missing])} and enter it into matrix.csv",
         exit_code=2,
     )
+
+
+def _python_runs(row: Release) -> bool:
+    if row.python == UNKNOWN:
+        return True
+    return parts(row.python)[:2] >= parts(_OLDEST_PYTHON)
 
 
 def _lack(row: Release, cell: str) -> str:

@@ -1,0 +1,38 @@
+"""Numbers that a command takes: each has an end, and none is what no number is equal to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.monitoring.__main__ import main as monitoring
+
+
+def numbers(command: click.Command, name: str) -> Iterator[tuple[str, click.Parameter]]:
+    """Every option of the command and of those in it that takes a fraction."""
+    if isinstance(command, click.Group):
+        for word, inner in command.commands.items():
+            yield from numbers(inner, f"{name} {word}")
+    for option in command.params:
+        if isinstance(option.type, click.types.FloatParamType):
+            yield f"{name} {option.opts[0]}", option
+
+
+NUMBERS = dict([*numbers(main, "transformer-serving"), *numbers(monitoring, "monitoring")])
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e300"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_without_end_is_refused(name: str, value: str) -> None:
+    """A load of it would be built up until the memory is full, and a plan would hold no JSON."""
+    option = NUMBERS[name]
+    with pytest.raises(click.BadParameter):
+        option.type_cast_value(click.Context(main), value)
+
+
+def test_there_are_such_options() -> None:
+    for name in ("bench --rate", "rollout start --mirror", "rollback --timeout", "tune --minutes"):
+        assert f"transformer-serving {name}" in NUMBERS

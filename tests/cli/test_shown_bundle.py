@@ -1,0 +1,69 @@
+"""`show` and `repository` of a folder with a name that is none, and of figures unlike ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.stack.small_bundles import Parts, write_small
+from transformer_serving.desk.cli import main
+
+
+def said(*arguments: str, code: int = 0) -> str:
+    done = CliRunner().invoke(main, arguments, env={"COLUMNS": "200"})
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [(("show",), "--endpoint"), (("repository", "--output", "out"), "--name")],
+)
+def test_a_folder_whose_name_is_none_asks_for_one(
+    command: tuple[str, ...], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_small(tmp_path / "my bundle")
+    assert f"its folder's is 'my bundle', so give {option} NAME" in said(
+        *command, "my bundle", code=2
+    )
+    assert "give --" not in said(*command, "my bundle", option, "no name", code=2)
+    assert "named" in said(*command, "my bundle", option, "named")
+
+
+@pytest.mark.parametrize(
+    "parity",
+    [
+        {"largest_difference": None},
+        {"largest_difference": "0.1", "worst": [], "shapes": []},
+        {
+            "largest_difference": 1,
+            "worst": {"tokens": None},
+            "shapes": {"largest_difference": None},
+        },
+    ],
+    ids=["null", "others", "null inside"],
+)
+def test_figures_of_another_type_are_shown_as_they_can_be(
+    parity: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = write_small(tmp_path / "bundle", Parts(parity=True)).folder
+    [file] = folder.rglob("manifest.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"parity": parity}))
+    assert "largest difference" in said("show", str(folder))
+
+
+def test_an_environment_is_the_ensembles(tmp_path: Path) -> None:
+    bundle = str(write_small(tmp_path / "bundle").folder)
+    out = tmp_path / "out"
+    output = said(
+        "repository", bundle, "--output", str(out), "--python-environment", str(tmp_path), code=2
+    )
+    assert (
+        "--python-environment is that of the ensemble's tokenizer: give --ensemble, too" in output
+    )
+    assert not out.exists()
