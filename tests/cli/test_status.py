@@ -13,6 +13,7 @@ from tests.stack.small_bundles import write_small
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import show
 from transformer_serving.desk.cli.status import _status_tables
+from transformer_serving.desk.cli.tables import table_console, whole_table
 
 NAMES = ("x[/y]", "[bold]b", "a:smile:b")
 REASONS = (
@@ -53,7 +54,6 @@ def columns(table: RenderableType, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_narrow_terminal_cuts_nothing(width: int) -> None:
-    """Nor does a pipe, which has the width of 80."""
     rows = [
         {
             "endpoint": f"sentiment-of-reviews-{number}", "bundle_version": 1764338000 + number,
@@ -82,3 +82,20 @@ def test_a_narrow_terminal_shows_a_bundle_whole(tmp_path: Path) -> None:
     for entry in bundle.manifest.files:
         assert entry.path in paths
         assert entry.sha256[:16] in hashes
+
+
+@pytest.mark.parametrize("columns", [None, 60])
+def test_a_row_is_a_line_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int | None
+) -> None:
+    """Unless somebody has said how wide it is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    table = whole_table("endpoint", "why not")
+    table.add_row("sentiment-of-reviews", "no answer of the server " * 5)
+    table_console().print(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert any("sentiment-of-reviews" in line for line in lines)
+    assert (len(lines) == 5) is (columns is None)
+    assert max(map(len, lines)) <= (columns or 200)

@@ -64,17 +64,13 @@ def list_(file: Path, as_json: bool) -> None:
         click.echo(json.dumps([asdict(key) for key in found], indent=2))
         return
 
-    from rich.table import Table
+    from transformer_serving.desk.cli.tables import table_console, whole_table
 
-    from transformer_serving.desk.cli.progress import plain_console
-
-    table = Table(box=None, header_style="bold")
-    for title in ("key", "may ask", "since"):
-        table.add_column(title, overflow="fold")
+    table = whole_table("key", "may ask", "since", box=None, header_style="bold")
     for key in found:
         allowed = _FIGURES if key.metrics else ", ".join(key.endpoints or ("every endpoint",))
         table.add_row(key.name, allowed, key.created)
-    plain_console().print(table)
+    table_console().print(table)
 
 
 @keys.command()

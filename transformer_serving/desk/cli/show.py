@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from transformer_serving.desk.cli.options import json_option, name_of
-from transformer_serving.desk.cli.tables import whole_table
+from transformer_serving.desk.cli.tables import table_console, whole_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,9 +35,7 @@ _MODEL_ID = "$MODEL_ID"
 @json_option
 def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
     """Print BUNDLE and the clearml-serving commands that upload and add it."""
-
     from transformer_serving.desk.bundle.folder import open_bundle
-    from transformer_serving.desk.cli.progress import plain_console
     from transformer_serving.desk.deploy.endpoint import check_name
 
     opened = open_bundle(bundle)
@@ -53,7 +51,7 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
         }
         click.echo(json.dumps(values, indent=2, ensure_ascii=False))
         return
-    console = plain_console()
+    console = table_console()
     console.print(_facts(opened))
     console.print(_tensors(opened))
     console.print(_files(opened))

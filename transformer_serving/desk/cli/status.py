@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from transformer_serving.desk.cli.options import json_option, state_option
-from transformer_serving.desk.cli.tables import whole_table
+from transformer_serving.desk.cli.tables import table_console, whole_table
 from transformer_serving.desk.number import Number
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 @json_option
 def status(watch: bool, interval_s: float, state: str | None, as_json: bool) -> None:
     """Show each part (pid, port, health, version) and each endpoint (bundle, engine, ready)."""
-    from rich.console import Console
 
     from transformer_serving.desk.local import stack
     from transformer_serving.desk.local.record import require_record, state_directory
@@ -50,7 +49,7 @@ def status(watch: bool, interval_s: float, state: str | None, as_json: bool) -> 
     if as_json:
         click.echo(json.dumps(values, indent=2))
     else:
-        Console().print(_status_tables(folder, values))
+        table_console().print(_status_tables(folder, values))
     if not _well(values):
         sys.exit(1)
 
