@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence as Rows
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from preprocess.triton.replies import Replies
-from transformer_serving.contract.errors import ServingError, caller_left
+from transformer_serving.contract.errors import caller_left
 
 Result = TypeVar("Result")
 
@@ -52,8 +51,8 @@ async def unless_left(
             raise caller_left()
     except BaseException:
         _give_up(task, unused)
-        with suppress(asyncio.CancelledError, ServingError):
-            await task
+        # Not the task itself: what it raises would take the place of a cancellation.
+        await asyncio.wait({task})
         raise
     return task.result()
 

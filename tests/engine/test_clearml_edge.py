@@ -213,6 +213,15 @@ def test_what_is_no_api_is_said_and_no_key_blamed(
     assert "ACCESS_KEY" not in done.stdout
 
 
+def test_a_serving_task_that_is_not_there_is_said(run_sdk: RunSdk) -> None:
+    """And nothing of the server, which has answered."""
+    done = run_sdk(ELSEWHERE)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (
+        done.stdout.splitlines()[-1] == f"no serving task {'0' * 32}; check CLEARML_SERVING_TASK_ID"
+    )
+
+
 @pytest.mark.parametrize("status", [400, 500])
 def test_a_serving_task_that_cannot_be_read_again_is_no_answer(
     run_sdk: RunSdk, status: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import shutil
@@ -97,30 +98,38 @@ def test_a_volume_that_takes_nothing_is_no_reason_not_to_serve(
 def copies(shared: Path, **hours: float) -> None:
     """Copies of five bytes that were taken so many hours ago."""
     for name, ago in hours.items():
-        (shared / name).mkdir(parents=True)
-        (shared / name / "model.onnx").write_bytes(b"other")
+        folder = shared / (name if name == "foreign" else place(name))
+        folder.mkdir(parents=True)
+        (folder / "model.onnx").write_bytes(b"other")
         moment = time.time() - ago * 3600
-        os.utime(shared / name, (moment, moment))
+        os.utime(folder, (moment, moment))
+
+
+def place(name: str) -> str:
+    """The folder of a copy, as it is named there."""
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
 def test_a_full_volume_loses_what_was_taken_longest_ago(tmp_path: Path) -> None:
     shared, source = tmp_path / "shared", Source(tmp_path / "source")
-    copies(shared, newer=2, oldest=5, older=3)
+    copies(shared, newer=2, oldest=5, older=3, foreign=9)
     source.bytes, source.full = b"larger than 5", 1
     cache = ModelCache(shared, tmp_path / "downloads")
     with cache.model("m", source) as copy:
         assert copy.path.read_bytes() == source.bytes
-    assert [place is not None and place.parent for place in source.places] == (
+    assert [folder is not None and folder.parent for folder in source.places] == (
         [shared / ".downloads"] * 2
     )
+    # Somebody's own folder on the same volume stays, and no room of it is counted on.
     kept = {path.name for path in shared.iterdir() if not path.name.startswith(".")}
-    assert len(kept) == 1
-    assert (shared / kept.pop() / "model.onnx").read_bytes() == source.bytes
+    assert len(kept) == 2
+    assert (shared / "foreign" / "model.onnx").exists()
+    assert (shared / (kept - {"foreign"}).pop() / "model.onnx").read_bytes() == source.bytes
     copies(shared, newer=2, oldest=5, older=3)
     source.bytes, source.places = b"model", []
     assert read(cache, "n", source) == b"model"
-    assert not (shared / "oldest").exists()
-    assert (shared / "older").exists()
+    assert not (shared / place("oldest")).exists()
+    assert (shared / place("older")).exists()
 
 
 def test_a_volume_that_stays_full_is_no_reason_not_to_serve(
@@ -137,7 +146,7 @@ def test_a_volume_that_stays_full_is_no_reason_not_to_serve(
     assert second is not None
     assert first.parent == shared / ".downloads"
     assert second == tmp_path / "downloads" / first.name
-    assert {"taken", "old"} <= {path.name for path in shared.iterdir()}
+    assert {place("taken"), place("old")} <= {path.name for path in shared.iterdir()}
     assert f"not by way of {shared}: the disk has no room for it" in caplog.text
     # The line of others is free again.
     assert not list((tmp_path / "shared" / ".downloads").glob("*/"))
@@ -151,18 +160,20 @@ def test_a_copy_takes_the_place_of_older_ones(
     space = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: space._replace(free=1))
     assert read(ModelCache(shared), "m", source) == b"model"
-    assert not (shared / "oldest").exists()
-    assert (shared / "older").exists()
+    assert not (shared / place("oldest")).exists()
+    assert (shared / place("older")).exists()
 
 
 def test_an_unfinished_copy_is_none_and_goes_after_a_day(tmp_path: Path) -> None:
     source, shared = Source(tmp_path / "source"), tmp_path / "shared"
-    fresh, old, unused = shared / ".fresh", shared / ".old", shared / "unused"
-    for folder, days in ((fresh, 0.5), (old, 2), (unused, 31)):
+    fresh, old = (shared / f".{place(name)}" for name in ("fresh", "old"))
+    unused, foreign = shared / place("unused"), shared / "foreign"
+    for folder, days in ((fresh, 0.5), (old, 2), (unused, 31), (foreign, 31)):
         folder.mkdir(parents=True)
         moment = time.time() - days * 86_400
         os.utime(folder, (moment, moment))
     assert read(ModelCache(shared), "m", source) == b"model"
     assert fresh.is_dir()
+    assert foreign.is_dir()
     assert not old.exists()
     assert not unused.exists()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -351,6 +354,43 @@ def test_what_is_ours_is_moved_and_a_folder_with_links_copied(
     single.write_bytes(b"x")
     assert repository.has_files("m", repository.stage("m", single, "", ours=True))
     assert not single.exists()
+
+
+def test_a_pipe_in_a_model_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    """An archive may hold one, and nobody would ever write into it."""
+    repository, source = Repository(tmp_path / "models"), tmp_path / "source"
+    source.mkdir()
+    os.mkfifo(source / "model.onnx")
+    with pytest.raises(OSError, match="named pipe"):
+        repository.stage("m", source, "", ours=True)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+def test_a_folder_that_nobody_may_write_to_is_copied(tmp_path: Path) -> None:
+    """As an archive gives its top folder; root alone could rename it."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "model.onnx").write_bytes(b"x")
+    (tmp_path / "models").mkdir()
+    for path in (source / "model.onnx", source, tmp_path / "models", tmp_path):
+        os.chown(path, 65534, 65534)
+    source.chmod(0o555)
+    script = (
+        "import os, sys\nfrom pathlib import Path\n"
+        "from transformer_serving.engine.controller.files.repository import Repository\n"
+        "os.setgid(65534)\nos.setuid(65534)\nos.chdir(sys.argv[1])\n"
+        "repository = Repository(Path('models'))\n"
+        "token = repository.stage('m', Path('source'), '', ours=True)\n"
+        "print((repository.files('m', token) / 'model.onnx').read_bytes())\n"
+    )
+    for folder in tmp_path.parents:
+        if folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("b'x'\n", "")
 
 
 def test_a_users_own_file_in_a_model_folder_stays(tmp_path: Path) -> None:

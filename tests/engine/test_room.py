@@ -46,3 +46,21 @@ def test_what_has_no_limit_has_the_disks(tmp_path: Path) -> None:
         share.take(1 << 60, 1 << 60)
     with Room().share(tmp_path) as share:
         share.take(1 << 60, 1 << 60)
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_what_lies_where_it_stays_is_not_waited_for(tmp_path: Path, is_moved: bool) -> None:
+    """Moved, it needs no more; copied, from a claim or for its links, what is still to come."""
+    room, part = Room(tmp_path / "state", 20 * MB), tmp_path / "state" / "models" / "a.part"
+    source = (tmp_path / "state" if is_moved else tmp_path / "claim") / "unpacked"
+    for folder in (source, part.parent):
+        folder.mkdir(parents=True)
+    (source / "model.onnx").write_bytes(bytes(5 * MB))
+    with room.share(source) as one, room.share(tmp_path / "state" / "b") as other:
+        one.take(5 * MB, 5 * MB)
+        one.lay(source, part)
+        if is_moved:
+            source.rename(part)
+        with pytest.raises(StorageError):
+            other.take(0, 16 * MB)
+        other.take(0, 14 * MB)

@@ -62,6 +62,11 @@ async def fails(turns: int) -> Replies:
     raise REFUSED
 
 
+async def breaks(turns: int) -> Replies:
+    await passing(turns)
+    raise RuntimeError("played")
+
+
 async def is_slow_to_leave() -> Replies:
     try:
         await asyncio.sleep(60)
@@ -117,12 +122,12 @@ async def test_what_opens_as_its_caller_leaves_is_closed(count: int, turns: int)
 
 
 @pytest.mark.parametrize("turns", TURNS)
-@pytest.mark.parametrize("end", ["opens", "fails"])
+@pytest.mark.parametrize("end", ["opens", "fails", "breaks"])
 async def test_what_ends_as_its_task_is_cancelled_is_closed(end: str, turns: int) -> None:
     """As a lane is, where another one fails in the turn in which its next stream opens."""
     streams = Streams()
     caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    begin: Begin = partial(streams.opens, 3) if end == "opens" else partial(fails, 3)
+    begin: Begin = partial({"opens": streams.opens, "fails": fails, "breaks": breaks}[end], 3)
     taken: list[Replies] = []
 
     async def lane() -> None:
@@ -131,7 +136,9 @@ async def test_what_ends_as_its_task_is_cancelled_is_closed(end: str, turns: int
 
     running = asyncio.ensure_future(lane())
     await passing(turns)
+    was_done = running.done()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+    assert running.cancelled() or was_done
     close_each(taken)
     assert await streams.settled() == (0, [])

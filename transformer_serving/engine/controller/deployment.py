@@ -192,8 +192,9 @@ class Deployment:
         if known is not None and known.content == served.content:
             return known.token
         with self.control_plane.model(served) as copy:
-            framework, ours = served.framework, copy.ours
-            token = self.repository.stage(served.model, copy.path, framework, ours=ours)
+            token = self.repository.stage(
+                served.model, copy.path, served.framework, ours=copy.ours, share=copy.share
+            )
         if known is not None and self.repository.alike(served.model, token, known.token):
             self.repository.discard(served.model, token)
             return known.token

@@ -1,4 +1,4 @@
-"""`first_loads STATE`: ends with 0 once every endpoint's model has been loaded or refused, else 1.
+"""`first_loads STATE`: ends with 0 once this Triton has what it can have, else with 1.
 
 A pod's startup probe: Triton itself is ready with no model at all, and a rollout that counted on
 that would end the pod that serves. An endpoint that cannot be loaded holds nothing up beside one

@@ -69,6 +69,8 @@ _HTTP = {
     "retries": {**dict.fromkeys(_TRIES, 6), "backoff_factor": 0.1},
     "wait_on_maintenance_forever": False,
 }
+# As the SDK words it, in an error of no kind of its own.
+_GONE = "could not be found"
 
 
 class ControlPlaneError(EngineError):
@@ -258,6 +260,9 @@ class ClearmlControlPlane:
             try:
                 self._processor = ModelRequestProcessor(task_id=self._serving_id)
             except (LoginError, ValueError) as error:
+                if _GONE in str(error):
+                    gone = f"no serving task {self._serving_id}; check CLEARML_SERVING_TASK_ID"
+                    raise ControlPlaneError(gone) from None
                 fault = login_refusal(Session.get_api_server_host(), error)
                 raise ControlPlaneError(fault.text) from None
         return self._processor

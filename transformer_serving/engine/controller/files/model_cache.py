@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import shutil
 import time
 import uuid
@@ -37,6 +38,8 @@ _UNFINISHED_S = 86_400.0
 _IN_USE_S = 3_600.0
 _ASIDE = "."
 _DOWNLOADS = ".downloads"
+# A copy's folder is named by what it stands for, one that is not whole yet by chance.
+_OURS = re.compile(rf"{re.escape(_ASIDE)}?[0-9a-f]{{32}}")
 
 # The folder is for what has come so far, and nobody else writes there; None: there is none.
 Fetch = Callable[[Path | None, Share], AbstractContextManager[LocalCopy]]
@@ -110,10 +113,11 @@ class ModelCache:
         path = _taken(self._folder / name)
         if path is None:
             return None
-        stack.enter_context(self._room.share(self._folder)).take(0, _size(path))
+        share = stack.enter_context(self._room.share(self._folder))
+        share.take(0, _size(path))
         self._given.add(name)
         _log.info("from the shared copies: %s", path.name)
-        return LocalCopy(path)
+        return LocalCopy(path, share=share)
 
 
 @contextlib.contextmanager
@@ -158,13 +162,16 @@ def _taken(place: Path) -> Path | None:
 
 def _clear(folder: Path) -> None:
     now = time.time()
-    for entry in folder.iterdir() if folder.is_dir() else ():
-        if entry.name == _DOWNLOADS:
-            continue
+    for entry in _ours(folder) if folder.is_dir() else ():
         kept_s = _UNFINISHED_S if entry.name.startswith(_ASIDE) else _KEPT_S
         with contextlib.suppress(OSError):
             if now - entry.stat().st_mtime > kept_s:
                 shutil.rmtree(entry)
+
+
+def _ours(folder: Path) -> Iterator[Path]:
+    """What was put there for this; a claim of somebody's may hold other things."""
+    return (entry for entry in folder.iterdir() if _OURS.fullmatch(entry.name))
 
 
 def _make_room(folder: Path, lacking: int) -> bool:
@@ -177,13 +184,13 @@ def _make_room(folder: Path, lacking: int) -> bool:
         if lacking > 0:
             _log.info("gives way to another model: %s", copy)
             shutil.rmtree(copy, ignore_errors=True)
-            lacking -= size
+            lacking -= 0 if copy.exists() else size
     return True
 
 
 def _unused(folder: Path) -> Iterator[tuple[float, int, Path]]:
     """The copies that nobody is at: when they were taken, their bytes, where they are."""
-    for entry in folder.iterdir():
+    for entry in _ours(folder):
         with contextlib.suppress(OSError):
             taken = entry.stat().st_mtime
             if not entry.name.startswith(_ASIDE) and time.time() - taken > _IN_USE_S:

@@ -11,10 +11,10 @@ do they know the machine's cores: thread_count.py.
 
 from __future__ import annotations
 
-import errno
 import filecmp
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from transformer_serving.contract.naming import BUNDLE_FOLDER
 from transformer_serving.contract.replacement import replace_file, replacing, sync
 from transformer_serving.contract.vllm_arguments import FILE_NAME as ARGUMENTS, filled_in
+from transformer_serving.engine.controller.files.room import Share
 from transformer_serving.engine.controller.files.thread_count import with_threads
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import FILE_NAME
@@ -43,15 +44,21 @@ class Repository:
         # Copies that no record names yet.
         self._staged: set[str] = set()
 
-    def stage(self, model: str, source: Path, framework: str, *, ours: bool = False) -> str:
+    def stage(
+        self, model: str, source: Path, framework: str, *, ours: bool = False,
+        share: Share | None = None,
+    ) -> str:  # fmt: skip
         """Copy a model file or folder; the token of the copy, which is on disk when this returns.
 
         It stays until it is released or discarded. Only what is `ours` may be moved, which takes no
-        second room: with a file:// address the source is the user's own file.
+        second room: with a file:// address the source is the user's own file. `share` hears where
+        it comes to.
         """
         token = uuid.uuid4().hex
         part = self._store / model / f"{token}{_PART}"
         self._staged.add(token)
+        if share is not None:
+            share.lay(source, part)
         try:
             self._lay(source, part, framework, ours=ours)
             part.rename(self.files(model, token))
@@ -194,14 +201,15 @@ class Repository:
 
 
 def _moved(source: Path, place: Path) -> bool:
-    """Whether it could be: on one volume, and without links, of which a copy has the files."""
-    if any(path.is_symlink() for path in (source, *source.rglob("*"))):
+    """Whether it could be. Of links a copy has the files, and what is neither file nor folder it
+    refuses; another volume, and a folder that nobody may write to, are copied as well.
+    """
+    kinds = {stat.S_IFMT(path.lstat().st_mode) for path in (source, *source.rglob("*"))}
+    if not kinds <= {stat.S_IFREG, stat.S_IFDIR}:
         return False
     try:
         source.rename(place)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
+    except OSError:
         return False
     return True
 

@@ -25,7 +25,7 @@ _MB = 1e6
 
 @dataclass(eq=False)
 class Share:
-    """What one model on its way needs at its peak; `place` is the folder of its download."""
+    """What one model on its way needs at its peak; `place` is where it comes to."""
 
     room: Room
     place: Path | None
@@ -37,6 +37,10 @@ class Share:
         Raises StorageError where they are more than the others leave.
         """
         self.room.give(self, unpacked + (archive if self.room.holds(self.place) else 0))
+
+    def lay(self, source: Path, part: Path) -> None:
+        """All of it has come: what is still needed is what is moved or copied to `part`."""
+        self.room.lay(self, part, _used(source))
 
     def come(self) -> int:
         """The bytes of it that are there."""
@@ -74,6 +78,10 @@ class Room:
             return True
         return place.absolute().is_relative_to(self._folder.absolute())
 
+    def lay(self, share: Share, part: Path, size: int) -> None:
+        with self._lock:
+            share.place, share.needed = part, size
+
     def give(self, share: Share, needed: int) -> None:
         """Raises StorageError where it is not there."""
         if self._folder is None or not self.is_limited:
@@ -93,7 +101,9 @@ class Room:
 
 
 def _used(folder: Path) -> int:
-    """What the files below it take of the disk; they come and go meanwhile."""
+    """What a file, or the files below a folder, take of the disk; they come and go meanwhile."""
+    if folder.is_file():
+        return folder.stat().st_size
     used = 0
     for path, folders, files in os.walk(folder):
         for name in (*folders, *files):

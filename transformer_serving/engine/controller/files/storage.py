@@ -74,7 +74,7 @@ def model_copy(uri: str, unfinished: Path | None, share: Share) -> Iterator[Loca
         copy = stack.enter_context(fresh_copy(str(file), "model"))
         if copy.path.is_dir():
             file.unlink()
-        yield LocalCopy(copy.path, ours=True)
+        yield LocalCopy(copy.path, ours=True, share=share)
 
 
 def _take(share: Share, uri: str, size: int) -> None:
