@@ -73,7 +73,7 @@ libpython:
 	@test -e $(VENV)/.desk || test -z "$(PYTHON)" || $(PYTHON) -m transformer_serving.engine.libpython
 
 # By what is installed, also where a lock has changed since: the stack that runs has been started with
-# that, and where nothing is, none was.
+# that. Where nothing is, another installation may have started one, whose data stay.
 down:
 	$(call as_installed,down)
 
@@ -81,7 +81,9 @@ status:
 	$(call as_installed,status)
 
 as_installed = $(if $(wildcard $(BIN)/transformer-serving),$(BIN)/transformer-serving $(1),\
-	@echo 'nothing is installed in $(VENV), so no stack of it runs; start one: make up')
+	@test ! -e .stack/stack.json || { echo 'there is a stack in .stack, and nothing is installed in $(VENV):' \
+		'install again (make up), or stop it with the transformer-serving that started it' >&2; exit 2; }; \
+	echo 'no stack in .stack; start one: make up')
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(BESIDE) $(SOON) $(PYTEST)

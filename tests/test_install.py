@@ -218,11 +218,23 @@ def test_what_ends_or_looks_at_a_stack_installs_nothing(clone: Path, target: str
     assert "install.py" in _make(clone, "-n", "up")
     lines = _make(clone, "-n", target)
     assert "install.py" not in lines
-    assert "transformer-serving" not in lines
+    assert "bin/transformer-serving" not in lines
     kept = clone / ".stack"
     kept.mkdir()
     _make(clone, target)
     assert kept.exists() == (target != "clean")
+
+
+@pytest.mark.parametrize("target", ["clean", "down", "status"])
+def test_a_stack_of_another_installation_stays(clone: Path, target: str) -> None:
+    """It may run: without its data nothing would find it again."""
+    record = clone / ".stack" / "stack.json"
+    record.parent.mkdir()
+    record.touch()
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        _make(clone, target)
+    assert "install again (make up)" in failed.value.stderr
+    assert record.exists()
 
 
 @pytest.mark.parametrize("target", ["down", "status"])

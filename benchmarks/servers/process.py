@@ -68,9 +68,11 @@ class Child:
         )
 
     def wait_until_said(self, line: re.Pattern[str], times: int, *, limit_s: float = 120.0) -> None:
-        """Return when its log has so many of these lines. Raises Unusable when time is up."""
+        """Return when its log has so many of these lines. Raises Unusable as `wait_until` does."""
         deadline = time.monotonic() + limit_s
         while (said := len(line.findall(self.log.read_text("utf-8", "replace")))) < times:
+            if self.process is None or self.process.poll() is not None:
+                raise Unusable(f"{self.name} ended at its start: {self.last_words()}")
             if time.monotonic() > deadline:
                 raise Unusable(
                     f"{self.name} said {said} times of {times} within {limit_s:.0f} s what matches "

@@ -62,10 +62,18 @@ def test_a_gateway_is_ready_when_all_of_its_workers_serve(child: Child) -> None:
 
 
 def test_a_child_that_does_not_say_enough_is_named_by_name(child: Child) -> None:
-    child.command = [sys.executable, "-c", FIRST]
+    child.command = [sys.executable, "-c", f"{FIRST}time.sleep(60)"]
     child.start()
+    child.wait_until_said(table._SERVES, 1)
     with pytest.raises(Unusable, match="gateway said 1 times of 2 within 1 s"):
         child.wait_until_said(table._SERVES, 2, limit_s=1.0)
+
+
+def test_a_child_that_has_ended_is_not_waited_for(child: Child) -> None:
+    child.command = [sys.executable, "-c", "print('no gateway')"]
+    child.start()
+    with pytest.raises(Unusable, match="ended at its start: no gateway"):
+        child.wait_until_said(table._SERVES, 1)
 
 
 def test_a_sender_at_its_end_is_seen_however_many_cores_there_are(

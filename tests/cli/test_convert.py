@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 import signal
@@ -202,6 +203,22 @@ def test_an_allowed_precision_that_is_not_made_leaves_the_other_one(
     assert told["precision"] == "fp32"
     assert "cannot be built in int8 of this model (RuntimeError: no kernel" in told["refused"][0]
     assert told["refused"][0].endswith("; it stays fp32")
+
+
+def test_an_allowed_precision_whose_package_is_missing_is_told_how_to_install_it(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: found(name, *more) if name != "nncf" else None,
+    )
+    command = ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle")]
+    done = CliRunner().invoke(main, [*command, "--engine", "openvino", "--allow", "int8"])
+    assert done.exit_code == 2, done.output
+    assert "needs nncf; install it: pip install" in done.output
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_int8_that_fails_parity_is_not_measured(

@@ -47,7 +47,7 @@ def adopt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Adopt:
 def test_a_web_page_is_no_api(adopt: Adopt) -> None:
     with answering(lambda path: (200, b"<!doctype html><title>ClearML</title>", {})) as web:
         said = adopt(web)
-    assert f"auth.login: no usable answer from {web}" in said
+    assert f"auth.login: {web} does not answer as the ClearML API; set CLEARML_API_HOST" in said
 
 
 def test_a_proxy_without_the_api_is_named_by_its_status(adopt: Adopt) -> None:

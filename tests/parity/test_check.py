@@ -29,7 +29,7 @@ from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
 from transformer_serving.desk.export.onnx import GraphTensors, export_onnx
-from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.failure import ConversionRefused, PrecisionRefused
 from transformer_serving.desk.parity import check as parity
 from transformer_serving.desk.parity.bodies import golden_body, parity_bodies
 from transformer_serving.desk.parity.check import (
@@ -204,7 +204,7 @@ def test_a_precision_that_is_not_made_or_does_not_run_is_passed_over(
 
     def build(precision: str) -> EngineFiles:
         if (precision, step) == ("bf16", "build"):
-            raise ConversionRefused("engine onnxruntime cannot be built in bf16")
+            raise PrecisionRefused("engine onnxruntime cannot be built in bf16")
         return EngineFiles("onnxruntime", precision, (model.graph,))
 
     def opened(files: EngineFiles) -> Any:
@@ -225,6 +225,18 @@ def test_a_precision_that_is_not_made_or_does_not_run_is_passed_over(
         assert "onnxruntime does not run in bf16 here (RuntimeError: bf16 is not" in said[0]
     with pytest.raises(ConversionRefused, match="engine onnxruntime .* bf16"):
         choose(("bf16",), build, model.case, said.append)
+
+
+def test_what_is_of_the_model_is_not_tried_in_another_precision(model: Model) -> None:
+    asked: list[str] = []
+
+    def build(precision: str) -> EngineFiles:
+        asked.append(precision)
+        raise ConversionRefused("the model cannot be exported")
+
+    with pytest.raises(ConversionRefused, match="cannot be exported"):
+        choose(("bf16", "fp32"), build, model.case, asked.append)
+    assert asked == ["bf16"]
 
 
 def test_the_next_safer_precision_is_named() -> None:

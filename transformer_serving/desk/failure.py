@@ -32,6 +32,10 @@ class ConversionRefused(Failure):
         super().__init__(message, exit_code=2)
 
 
+class PrecisionRefused(ConversionRefused):
+    """An engine that is not made or does not run in one precision; in another one it may."""
+
+
 def no_space(place: object = None) -> str:
     """What a full disk is called: that of `place`, where it is known."""
     on = f"the disk of {place}" if place else "a disk"

@@ -15,7 +15,7 @@ from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.builders.table import ENGINES, build_engine
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
-from transformer_serving.desk.failure import ConversionRefused, Failure
+from transformer_serving.desk.failure import Failure, PrecisionRefused
 from transformer_serving.desk.interruption import reraise_interruption
 from transformer_serving.desk.parity.check import (
     Case,
@@ -66,16 +66,18 @@ class Workshop:
         return self.built[engine, precision]
 
     def _made(self, engine: str, precision: str, place: Path) -> EngineFiles:
-        """Raises ConversionRefused with whatever a builder says of the model."""
+        """Raises PrecisionRefused with whatever a builder says; a refusal of its own is of the
+        model, whatever the precision, or says that it is not.
+        """
         program = ENGINES[engine].program
         try:
             graph = self.graph.path if program is None else program(self.source, precision, place)
             return build_engine(engine, precision, graph, place, self.shapes)
-        except (Failure, OSError):
+        except (Failure, OSError, MemoryError):
             raise
         except Exception as error:
             reraise_interruption(error)
-            raise ConversionRefused(
+            raise PrecisionRefused(
                 f"engine {engine} cannot be built in {precision} of this model "
                 f"({named_line(error)}); name another --precision or --engine"
             ) from error
@@ -123,7 +125,7 @@ def faster_engine(
         files = workshop.build(engine, allowed)
         parity = compare(case, files)
         refusal = None if within(parity) else described(parity)
-    except ConversionRefused as error:
+    except PrecisionRefused as error:
         refusal = str(error)
     if refusal is not None:
         say(f"{refusal}; it stays {chosen.files.precision}")

@@ -21,7 +21,7 @@ from transformer_serving.contract.gate.server_facts import Gpu, read_gpus
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.export.endpoint_json import LIMITS
-from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.failure import ConversionRefused, PrecisionRefused
 from transformer_serving.desk.user_cache import user_cache
 from transformer_serving.desk.versions.lock import read_lock
 
@@ -107,7 +107,7 @@ def build_plan(precision: str, graph: Path, folder: Path, shapes: Shapes) -> Eng
     _load_timing_cache(config, cache_file)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise ConversionRefused(
+        raise PrecisionRefused(
             f"TensorRT {machine.tensorrt} built no {precision} plan of this graph; its own message "
             "stands above; convert with --precision fp32 or --engine onnxruntime"
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from preprocess.tensors import Tensor
-from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.failure import ConversionRefused, PrecisionRefused
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +71,7 @@ def open_plan(path: Path, wanted: Sequence[str] = ()) -> Call:
 def _done(worked: bool, what: str) -> None:
     """By False TensorRT says that it has not done what it was told; outputs stay as they were."""
     if not worked:
-        raise ConversionRefused(
+        raise PrecisionRefused(
             f"TensorRT refused a call of the plan at '{what}'; its own message stands above; "
             "convert with --precision fp32 or --engine onnxruntime"
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from transformer_serving.contract.manifest import TORCH
 from transformer_serving.contract.torch_program import WEIGHTS
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
-from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.failure import PrecisionRefused
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +55,7 @@ def open_torch(files: EngineFiles) -> Call:
         given = {tensor.name: tensor.array for tensor in tensors}
         [found] = opened.calls.run([[given[name] for name in names]])
         if isinstance(found, Exception):
-            raise ConversionRefused(
+            raise PrecisionRefused(
                 f"the exported program fails on a request ({type(found).__name__}: {found}); "
                 "convert with another --engine"
             ) from found

@@ -24,7 +24,7 @@ from transformer_serving.desk.builders.sample_rows import (
     rows_of,
 )
 from transformer_serving.desk.builders.table import open_engine
-from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.failure import ConversionRefused, PrecisionRefused
 from transformer_serving.desk.parity.bodies import parity_bodies
 from transformer_serving.desk.parity.distance import Distance, distance
 from transformer_serving.desk.parity.engine_call import opened_or_refused
@@ -268,13 +268,13 @@ def choose(
 ) -> tuple[EngineFiles, ParityReport]:
     """The first of `precisions` whose engine is made, runs and passes.
 
-    Raises ConversionRefused when none does.
+    Raises ConversionRefused when none does, and what no other precision would change.
     """
     for precision in precisions[:-1]:
         try:
             files = build(precision)
             report = compare(case, files)
-        except ConversionRefused as error:
+        except PrecisionRefused as error:
             said = str(error)
         else:
             if within(report):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_serving.contract.error_line import named_line
 from transformer_serving.desk.builders.files import EngineFiles
-from transformer_serving.desk.failure import ConversionRefused, Failure
+from transformer_serving.desk.failure import Failure, PrecisionRefused
 from transformer_serving.desk.interruption import reraise_interruption
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def opened_or_refused(files: EngineFiles, open_engine: Callable[[EngineFiles], Call]) -> Call:
-    """The engine, which raises ConversionRefused where it does not load or run here.
+    """The engine, which raises PrecisionRefused where it does not load or run here.
 
     An engine's errors have types of its own, or none.
     """
@@ -42,7 +42,7 @@ def _refused(files: EngineFiles) -> Iterator[None]:
         raise
     except Exception as error:
         reraise_interruption(error)
-        raise ConversionRefused(
+        raise PrecisionRefused(
             f"engine {files.engine} does not run in {files.precision} here ({named_line(error)}); "
             "name another --precision or --engine"
         ) from error
