@@ -425,7 +425,8 @@ def test_the_reference_of_an_answer_says_what_comes_behind_it(tmp_path: Path) ->
     for rows in (plain, ranked):
         scores = [row["score"] for row in rows]
         assert len({row["answer"].lower() for row in rows}) == len(rows) > 2
-        assert scores == sorted(scores, reverse=True)
+        # The first one is asked for alone, and nothing is added to its score.
+        assert scores[1:] == sorted(scores[1:], reverse=True)
     rolled = distance("question-answering", ranked, {**ranked[0], **spoken("no", scores[0])}, 1e-4)
     assert (rolled.difference, rolled.agreement) == (0.0, 0.0)
 
