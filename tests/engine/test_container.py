@@ -19,7 +19,8 @@ from tests.engine.test_first_loads import ONE, record, state
 from tests.small_disk import fill, small_disk
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.engine import container
-from transformer_serving.engine.container import Container, commands
+from transformer_serving.engine.container import Container
+from transformer_serving.engine.container_commands import commands
 from transformer_serving.engine.controller.first_loads import awaited
 from transformer_serving.engine.controller.records import FailedChange, Kind
 from transformer_serving.engine.controller.state import StateFile

@@ -20,7 +20,7 @@ from tests.test_compose_files import service
 from transformer_serving.contract.keys import VARIABLE
 from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.desk.compose.variables import variables
-from transformer_serving.engine.container import commands
+from transformer_serving.engine.container_commands import commands
 from transformer_serving.gateway.settings import read_settings
 from transformer_serving.gateway.shutdown import LEAVE_S
 

@@ -8,7 +8,6 @@ container, so that Docker shows it and waits longer before each new start.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
 import signal
@@ -24,45 +23,19 @@ from subprocess import PIPE, STDOUT
 from types import FrameType, MappingProxyType
 from typing import IO
 
-from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
 from transformer_serving.contract.signatures import read_trusted_keys
-from transformer_serving.contract.stop import (
-    TRITON_EXIT_SECONDS,
-    refuse_a_stop_that_does_not_fit,
-)
-from transformer_serving.engine.controller.files.room import STORE_BYTES_VARIABLE
+from transformer_serving.engine.container_commands import STATE_FILE, commands
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.image_pin import refuse_difference
 from transformer_serving.engine.orphans import end_orphans
 from transformer_serving.engine.triton_process import (
     KEY_VARIABLE,
-    LOOPBACK,
-    TritonAddresses,
-    triton_command,
 )
-from transformer_serving.engine.triton_traces import trace_options
 
-TRITONSERVER = Path("/opt/tritonserver/bin/tritonserver")
-BACKENDS = Path("/opt/tritonserver/backends")
-# The controller's figures and Triton's, for a Prometheus in the containers' network.
-METRICS_PORT = 8003
 STATE = Path("/var/lib/transformer-serving")
-# Minutes, as clearml-serving has it.
-POLL_VARIABLE = "CLEARML_TRITON_POLL_FREQ"
-_POLL_MINUTES = 0.1
-GRACE_VARIABLE = "TRANSFORMER_SERVING_GRACE_SECONDS"
-_GRACE_SECONDS = 30.0
-FILTER_VARIABLE = "TRANSFORMER_SERVING_ENDPOINTS"
-KEEP_TASKS_VARIABLE = "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS"
-MODEL_CACHE_VARIABLE = "TRANSFORMER_SERVING_MODEL_CACHE"
-
-_MOST_BYTES = 1 << 53
 _log = logging.getLogger("engine.container")
-_STATE_FILE = "controller.json"
 _LOG_BYTES = 8 * 1024 * 1024
 _QUICK_END_S = 20.0
-# For what ends beside and after it: the controller, the models.
-_LEAVE_S = 20.0
 # From one start of the controller to the next, at least.
 _CONTROLLER_PAUSE_S = 5.0
 _LOOK_S = 0.2
@@ -85,52 +58,6 @@ def main() -> None:
     sys.exit(Container(triton, controller, STATE, {KEY_VARIABLE: key}).run())
 
 
-def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[list[str], list[str]]:
-    """The two commands. Raises ValueError naming a variable that is no number or does not fit.
-
-    Triton listens on every address of the container, of which compose publishes none: for
-    inference, and for control beside the key. Its figures are for this container alone.
-    """
-    exit_seconds = math.ceil(TRITON_EXIT_SECONDS.number(environment))
-    refuse_a_stop_that_does_not_fit(
-        environment, {TRITON_EXIT_SECONDS.name: exit_seconds}, beside=_LEAVE_S
-    )
-    extra = [f"--exit-timeout-secs={exit_seconds}"]
-    if environment.get(COMPATIBLE_VARIABLE) == "1":
-        extra.append("--backend-config=tensorrt,version-compatible=true")
-    extra += trace_options(TRITONSERVER, environment)
-    triton = triton_command(
-        TRITONSERVER,
-        repository=state / "models",
-        backend_directory=BACKENDS,
-        addresses=TritonAddresses(host="0.0.0.0", metrics_host=LOOPBACK),
-        key=key,
-        extra=extra,
-    )
-    poll = 60 * _number(environment, POLL_VARIABLE, _POLL_MINUTES)
-    controller = [
-        sys.executable,
-        "-m",
-        "transformer_serving.engine.controller",
-        f"--serving-id={environment.get('CLEARML_SERVING_TASK_ID', '')}",
-        "--triton-metrics=http://127.0.0.1:8002/metrics",
-        f"--metrics-address=0.0.0.0:{METRICS_PORT}",
-        f"--triton-log={state / 'triton.log'}",
-        f"--repository={state / 'models'}",
-        f"--state={state / _STATE_FILE}",
-        f"--poll-seconds={poll:g}",
-        f"--grace-seconds={_number(environment, GRACE_VARIABLE, _GRACE_SECONDS):g}",
-        f"--keep-tasks-seconds={_number(environment, KEEP_TASKS_VARIABLE, 0.0):g}",
-        f"--filter={environment.get(FILTER_VARIABLE) or '*'}",
-    ]
-    if cache := environment.get(MODEL_CACHE_VARIABLE):
-        controller.append(f"--model-cache={cache}")
-    if environment.get(STORE_BYTES_VARIABLE):
-        limit = _number(environment, STORE_BYTES_VARIABLE, 0.0, below=_MOST_BYTES)
-        controller.append(f"--store-bytes={limit:.0f}")
-    return triton, controller
-
-
 class Container:
     """Both processes, from start to end; `state` has models/ and gets Triton's log.
 
@@ -144,7 +71,7 @@ class Container:
         state: Path,
         private: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._state = state / _STATE_FILE
+        self._state = state / STATE_FILE
         self._repository = state / "models"
         self._triton = _Child(triton, state / "triton.log")
         self._controller = _Child(controller, None, private)
@@ -289,21 +216,6 @@ def _forget_status(file: Path) -> None:
         StateFile(file).forget_status()
     except OSError as error:
         _log.error("%s still says what the container before has shown: %s", file, error)
-
-
-def _number(
-    environment: Mapping[str, str], name: str, default: float, below: int = 86_400
-) -> float:
-    text = environment.get(name)
-    if not text:
-        return default
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 < number < below:
-        raise ValueError(f"{name} must be a number above 0, less than {below}")
-    return number
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""The commands of the Triton container's two processes, by the variables that it was given.
+
+Tested by tests/engine/test_container.py.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
+from transformer_serving.contract.stop import (
+    TRITON_EXIT_SECONDS,
+    refuse_a_stop_that_does_not_fit,
+)
+from transformer_serving.engine.controller.files.room import STORE_BYTES_VARIABLE
+from transformer_serving.engine.triton_process import LOOPBACK, TritonAddresses, triton_command
+from transformer_serving.engine.triton_traces import trace_options
+
+TRITONSERVER = Path("/opt/tritonserver/bin/tritonserver")
+BACKENDS = Path("/opt/tritonserver/backends")
+# The controller's figures and Triton's, for a Prometheus in the containers' network.
+METRICS_PORT = 8003
+# Minutes, as clearml-serving has it.
+POLL_VARIABLE = "CLEARML_TRITON_POLL_FREQ"
+_POLL_MINUTES = 0.1
+GRACE_VARIABLE = "TRANSFORMER_SERVING_GRACE_SECONDS"
+_GRACE_SECONDS = 30.0
+FILTER_VARIABLE = "TRANSFORMER_SERVING_ENDPOINTS"
+KEEP_TASKS_VARIABLE = "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS"
+MODEL_CACHE_VARIABLE = "TRANSFORMER_SERVING_MODEL_CACHE"
+_MOST_BYTES = 1 << 53
+STATE_FILE = "controller.json"
+# For what ends beside and after Triton: the controller, the models.
+_LEAVE_S = 20.0
+
+
+def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[list[str], list[str]]:
+    """The two commands. Raises ValueError naming a variable that is no number or does not fit.
+
+    Triton listens on every address of the container, of which compose publishes none: for
+    inference, and for control beside the key. Its figures are for this container alone.
+    """
+    exit_seconds = math.ceil(TRITON_EXIT_SECONDS.number(environment))
+    refuse_a_stop_that_does_not_fit(
+        environment, {TRITON_EXIT_SECONDS.name: exit_seconds}, beside=_LEAVE_S
+    )
+    extra = [f"--exit-timeout-secs={exit_seconds}"]
+    if environment.get(COMPATIBLE_VARIABLE) == "1":
+        extra.append("--backend-config=tensorrt,version-compatible=true")
+    extra += trace_options(TRITONSERVER, environment)
+    triton = triton_command(
+        TRITONSERVER,
+        repository=state / "models",
+        backend_directory=BACKENDS,
+        addresses=TritonAddresses(host="0.0.0.0", metrics_host=LOOPBACK),
+        key=key,
+        extra=extra,
+    )
+    return triton, _controller(environment, state)
+
+
+def _controller(environment: Mapping[str, str], state: Path) -> list[str]:
+    poll = 60 * _number(environment, POLL_VARIABLE, _POLL_MINUTES)
+    command = [
+        sys.executable,
+        "-m",
+        "transformer_serving.engine.controller",
+        f"--serving-id={environment.get('CLEARML_SERVING_TASK_ID', '')}",
+        "--triton-metrics=http://127.0.0.1:8002/metrics",
+        f"--metrics-address=0.0.0.0:{METRICS_PORT}",
+        f"--triton-log={state / 'triton.log'}",
+        f"--repository={state / 'models'}",
+        f"--state={state / STATE_FILE}",
+        f"--poll-seconds={poll:g}",
+        f"--grace-seconds={_number(environment, GRACE_VARIABLE, _GRACE_SECONDS):g}",
+        f"--keep-tasks-seconds={_number(environment, KEEP_TASKS_VARIABLE, 0.0):g}",
+        f"--filter={environment.get(FILTER_VARIABLE) or '*'}",
+    ]
+    if cache := environment.get(MODEL_CACHE_VARIABLE):
+        command.append(f"--model-cache={cache}")
+    if environment.get(STORE_BYTES_VARIABLE):
+        limit = _number(environment, STORE_BYTES_VARIABLE, 0.0, below=_MOST_BYTES)
+        command.append(f"--store-bytes={limit:.0f}")
+    return command
+
+
+def _number(
+    environment: Mapping[str, str], name: str, default: float, below: int = 86_400
+) -> float:
+    text = environment.get(name)
+    if not text:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < below:
+        raise ValueError(f"{name} must be a number above 0, less than {below}")
+    return number
