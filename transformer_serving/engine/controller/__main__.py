@@ -12,7 +12,8 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
+
+from transformer_serving.engine.controller.options import options_parser
 
 # Before the SDK is imported: its forked reporter would outlive us.
 os.environ.setdefault("CLEARML_BKG_THREAD_REPORT", "1")
@@ -29,7 +30,7 @@ _DOWNLOADS = "downloads"
 
 
 def main() -> None:
-    options = _parser().parse_args()
+    options = options_parser().parse_args()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
@@ -110,90 +111,6 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     serve_metrics(options.metrics_address, page.text, keys_of(os.environ))
     service.run(stop)
     control_plane.close()
-
-
-def _address(text: str) -> str:
-    from transformer_serving.engine.controller.metrics_server import parse_address
-
-    try:
-        parse_address(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m transformer_serving.engine.controller",
-        description="Keep a Triton's models equal to the endpoints of a ClearML serving task.",
-    )
-    parser.add_argument("--serving-id", required=True, help="ClearML id of the serving task")
-    parser.add_argument(
-        "--triton-grpc",
-        default="127.0.0.1:8001",
-        help="Triton's gRPC, host:port or unix:/path:port; where its control is locked, "
-        "TRANSFORMER_SERVING_TRITON_KEY has the key",
-    )
-    parser.add_argument(
-        "--repository", required=True, type=Path, help="the folder of Triton's --model-repository"
-    )
-    parser.add_argument(
-        "--state", required=True, type=Path, help="file for the status and the last good state"
-    )
-    parser.add_argument(
-        "--poll-seconds", default=2.0, type=float, help="seconds between two syncs (default 2)"
-    )
-    parser.add_argument(
-        "--grace-seconds",
-        default=30.0,
-        type=float,
-        help="seconds that the previous version serves on after an update (default 30)",
-    )
-    parser.add_argument(
-        "--notice-seconds",
-        type=float,
-        help="seconds until every worker knows of an update: so long a version that cannot be "
-        "loaded beside the previous one waits (default: --grace-seconds)",
-    )
-    parser.add_argument(
-        "--keep-tasks-seconds",
-        default=0.0,
-        type=float,
-        help="delete the task of an inference worker that gave no sign for so many seconds "
-        "(default 0: never)",
-    )
-    parser.add_argument(
-        "--model-cache",
-        type=Path,
-        help="folder that several Tritons share, where each model is fetched once for all",
-    )
-    parser.add_argument(
-        "--store-bytes",
-        default=0,
-        type=int,
-        help="bytes that models and their downloads may take beside the state, where its file "
-        "system knows no such limit (default 0: none)",
-    )
-    parser.add_argument(
-        "--filter",
-        default="*",
-        help="only endpoints whose address fits this pattern, as in a shell",
-    )
-    parser.add_argument(
-        "--triton-metrics",
-        help="address of Triton's metrics page, for ClearML and after the controller's own",
-    )
-    parser.add_argument(
-        "--metrics-address",
-        default="127.0.0.1:8003",
-        type=_address,
-        help="host:port where GET /metrics answers, for Prometheus (default 127.0.0.1:8003); "
-        "where TRANSFORMER_SERVING_KEYS_FILE names keys, to those for metrics",
-    )
-    parser.add_argument(
-        "--triton-log", type=Path, help="Triton's log file, for the cause of a failed load"
-    )
-    return parser
 
 
 if __name__ == "__main__":
