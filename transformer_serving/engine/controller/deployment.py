@@ -13,23 +13,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
-from transformer_serving.contract.gate.refusals import RULES
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
-from transformer_serving.engine.controller.control_plane.verification import Verified, verify
+from transformer_serving.engine.controller.control_plane.verification import verify
 from transformer_serving.engine.controller.files.repository import Repository
-from transformer_serving.engine.controller.files.shared_config import shared
-from transformer_serving.engine.controller.proving.prover import ProofFailed, Prover, subject_of
+from transformer_serving.engine.controller.proving.prover import ProofFailed, Prover
 from transformer_serving.engine.controller.records import ModelRecord, Version
+from transformer_serving.engine.controller.served_versions import (
+    config_of_all,
+    in_grace,
+    reduced,
+    served_config,
+    version_of,
+)
 from transformer_serving.engine.controller.triton.server import LoadFailed, Triton
 from transformer_serving.engine.controller.trust import REFUSALS, Trust
-from transformer_serving.engine.endpoint_config import backend_of
 from transformer_serving.engine.errors import EngineError
-from transformer_serving.engine.model_config import ModelConfig, from_text, to_text, with_versions
+from transformer_serving.engine.model_config import ModelConfig, from_text
 
-# One old version serves on while workers and controller notice the update; more only cost memory.
-_IN_GRACE = 1
 # Models that are proven and loaded at a time.
 _AT_WORK = 2
 _LOOK_S = 1.0
@@ -68,7 +69,7 @@ class Deployment:
         try:
             files = self.repository.files(served.model, token)
             verified = verify(served, files, self.control_plane.preprocess(served))
-            return _version(served, verified, token, files)
+            return version_of(served, verified, token, files)
         except BaseException:
             self.repository.discard(served.model, token)
             raise
@@ -114,7 +115,7 @@ class Deployment:
             raise
         begins()
         older = self._servable(record.model, record.kept(time.time())[1:])
-        kept = _reduced(record, (current, *older))
+        kept = reduced(record, (current, *older))
         self._install(kept)
         self.triton.load(kept.model, kept.current.number)
         if kept != record:
@@ -135,7 +136,7 @@ class Deployment:
     def retire(self, record: ModelRecord, now: float) -> None:
         """Drop the versions whose grace is over."""
         self.begins(record.model, record.fingerprint)
-        after = _reduced(record, record.kept(now))
+        after = reduced(record, record.kept(now))
         self._install(after)
         try:
             self.triton.load(record.model, after.current.number)
@@ -224,7 +225,7 @@ class Deployment:
     ) -> None:
         old = self._beside(record, new)
         together = (new, *old)
-        config = _together(together)
+        config = config_of_all(together)
         try:
             if config is None:
                 raise LoadFailed("the configurations differ", frozenset({v.number for v in old}))
@@ -242,7 +243,7 @@ class Deployment:
         if record is None:
             return ()
         loaded = self.triton.loaded().get(record.model, ())
-        kept = _in_grace(record, new, time.time(), self.grace_s)
+        kept = in_grace(record, new, time.time(), self.grace_s)
         return self._servable(record.model, [one for one in kept if one.number in loaded])
 
     def _wait_for_workers(self, served: Served, old: Version, turn: contextlib.ExitStack) -> None:
@@ -270,7 +271,7 @@ class Deployment:
             endpoint=served.endpoint,
             fingerprint=served.fingerprint,
             versions=tuple(versions),
-            served_config=_served_config(served.model, config, versions),
+            served_config=served_config(served.model, config, versions),
         )
         self._install(record)
         self.triton.load(served.model, record.current.number)
@@ -289,50 +290,3 @@ class Deployment:
 
     def _clean(self, record: ModelRecord) -> None:
         self.repository.keep_only(record.model, [version.token for version in record.versions])
-
-
-def _version(served: Served, verified: Verified, token: str, files: Path) -> Version:
-    config = with_versions(verified.config, served.model, [verified.number])
-    return Version(
-        number=verified.number,
-        token=token,
-        config=to_text(config),
-        backend=backend_of(config),
-        bundle_version=verified.bundle_version,
-        verified=verified.verified,
-        model_id=served.model_id,
-        content=served.content,
-        since=time.time(),
-        subject=subject_of(files, config) if verified.verified else "",
-        rules=RULES,
-        signed_by=verified.signed_by,
-    )
-
-
-def _reduced(record: ModelRecord, kept: tuple[Version, ...]) -> ModelRecord:
-    """The record with these of its versions only."""
-    if kept == record.versions:
-        return record
-    config = _together(kept) or from_text(record.served_config)
-    return dataclasses.replace(
-        record, versions=kept, served_config=_served_config(record.model, config, kept)
-    )
-
-
-def _in_grace(record: ModelRecord, new: Version, now: float, grace_s: float) -> tuple[Version, ...]:
-    """The versions that serve on beside the new one, the newest first."""
-    others = [version for version in record.kept(now) if version.number != new.number]
-    return tuple(
-        dataclasses.replace(version, drop_at=version.drop_at or now + grace_s)
-        for version in others[:_IN_GRACE]
-    )
-
-
-def _together(versions: Sequence[Version]) -> ModelConfig | None:
-    return shared(
-        from_text(versions[0].config), [from_text(version.config) for version in versions[1:]]
-    )
-
-
-def _served_config(model: str, config: ModelConfig, versions: Sequence[Version]) -> str:
-    return to_text(with_versions(config, model, [version.number for version in versions]))
