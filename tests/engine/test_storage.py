@@ -27,6 +27,8 @@ from transformer_serving.engine.errors import StorageError
 uri, unfinished = sys.argv[1], Path(sys.argv[2]) if sys.argv[2] else None
 try:
     with Room().share(unfinished) as share, model_copy(uri, unfinished, share) as copy:
+        # Whoever stages it tells its part of the room, however it came.
+        assert copy.share is share
         files = [copy.path] if copy.path.is_file() else sorted(copy.path.iterdir())
         print([(file.name, len(file.read_bytes())) for file in files])
 except StorageError as error:
@@ -60,7 +62,7 @@ store = repository.Repository(state / "models")
 cache = ModelCache(None, state / "downloads", Room(state, limit))
 try:
     with cache.model("m", partial(model_copy, uri)) as copy:
-        token = store.stage("m", copy.path, "", ours=copy.ours)
+        token = store.stage("m", copy.path, "", ours=copy.ours, share=copy.share)
     print(peak, sorted(path.name for path in store.files("m", token).iterdir()))
 except StorageError as error:
     print("failed:", error)

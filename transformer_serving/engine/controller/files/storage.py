@@ -15,6 +15,7 @@ import shutil
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -55,7 +56,7 @@ def model_copy(uri: str, unfinished: Path | None, share: Share) -> Iterator[Loca
         if share.room.is_limited:
             _take(share, uri, _stored_bytes(uri))
         with fresh_copy(uri, "model") as copy:
-            yield copy
+            yield replace(copy, share=share)
         return
     with contextlib.ExitStack() as stack:
         try:
@@ -74,7 +75,7 @@ def model_copy(uri: str, unfinished: Path | None, share: Share) -> Iterator[Loca
         copy = stack.enter_context(fresh_copy(str(file), "model"))
         if copy.path.is_dir():
             file.unlink()
-        yield LocalCopy(copy.path, ours=True, share=share)
+        yield replace(copy, ours=True, share=share)
 
 
 def _take(share: Share, uri: str, size: int) -> None:
