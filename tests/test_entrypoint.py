@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.loaded_file import loaded_file
 
 SCRIPT = Path(__file__).parent.parent / "docker" / "entrypoint.py"
 REQUIRED = "CLEARML_API_HOST"
@@ -65,12 +66,7 @@ def test_the_control_planes_own_container_asks_itself(port: int) -> None:
 
 def script(path: Path = SCRIPT) -> Any:
     """It as a module."""
-    found = importlib.util.spec_from_file_location("entrypoint", path)
-    assert found is not None
-    assert found.loader is not None
-    module: Any = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+    return loaded_file(path, "entrypoint")
 
 
 OURS = "http://control-plane:8008"

@@ -73,6 +73,17 @@ def save_tokenizer(folder: Path, *, token_types: bool = True) -> None:
     ).save_pretrained(str(folder))
 
 
+_SMALLEST: dict[str, Any] = {
+    "vocab_size": 120,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": POSITIONS,
+    "pad_token_id": 0,
+}
+
+
 def bert_config(**changes: Any) -> BertConfig:
     sizes: dict[str, Any] = {
         "vocab_size": 120,
@@ -109,16 +120,7 @@ def save_encoder(folder: Path) -> Path:
 def save_longformer(folder: Path) -> Path:
     """One that cannot be exported: its windows need a length that is a multiple of theirs when the
     graph is made."""
-    config = LongformerConfig(
-        vocab_size=120,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=POSITIONS,
-        attention_window=8,
-        pad_token_id=0,
-    )
+    config = LongformerConfig(attention_window=8, **_SMALLEST)
     LongformerForSequenceClassification(config).save_pretrained(str(folder))
     save_tokenizer(folder, token_types=False)
     return folder
@@ -143,16 +145,7 @@ def save_older_layout(folder: Path) -> Path:
 
 def save_roberta(folder: Path) -> Path:
     torch.manual_seed(7)
-    config = RobertaConfig(
-        vocab_size=120,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=POSITIONS,
-        type_vocab_size=1,
-        pad_token_id=0,
-    )
+    config = RobertaConfig(type_vocab_size=1, **_SMALLEST)
     RobertaForSequenceClassification(config).save_pretrained(str(folder))
     save_tokenizer(folder, token_types=False)
     return folder

@@ -57,8 +57,7 @@ class Child:
         deadline = time.monotonic() + limit_s
         last = "no answer"
         while time.monotonic() < deadline:
-            if self.process is None or self.process.poll() is not None:
-                raise Unusable(f"{self.name} ended at its start: {self.last_words()}")
+            self._refuse_ended()
             last = _tried(url, body)
             if last == "200":
                 return
@@ -71,14 +70,17 @@ class Child:
         """Return when its log has so many of these lines. Raises Unusable as `wait_until` does."""
         deadline = time.monotonic() + limit_s
         while (said := len(line.findall(self.log.read_text("utf-8", "replace")))) < times:
-            if self.process is None or self.process.poll() is not None:
-                raise Unusable(f"{self.name} ended at its start: {self.last_words()}")
+            self._refuse_ended()
             if time.monotonic() > deadline:
                 raise Unusable(
                     f"{self.name} said {said} times of {times} within {limit_s:.0f} s what matches "
                     f"'{line.pattern}': {self.last_words()}"
                 )
             time.sleep(_POLL_S)
+
+    def _refuse_ended(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            raise Unusable(f"{self.name} ended at its start: {self.last_words()}")
 
     def last_words(self) -> str:
         return last_words(self.log)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import json
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from preprocess import settings
+from tests.loaded_file import loaded_file
 from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.desk.bundle import preprocess_file
 
@@ -26,12 +26,7 @@ ENDPOINT = SimpleNamespace(serving_url="loaded", version="")
 
 def executed(path: Path) -> Any:
     """As BasePreprocessRequest does it: a module named Preprocess that sys.modules never sees."""
-    spec = importlib.util.spec_from_file_location("Preprocess", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded_file(path, "Preprocess")
 
 
 def load(path: Path) -> Any:

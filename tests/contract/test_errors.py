@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
+from tests.loaded_file import loaded_file
 from transformer_serving.contract.errors import KINDS, ServingError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -22,9 +22,5 @@ def test_only_what_may_pass_by_itself_says_when_to_come_back() -> None:
 
 
 def test_the_page_is_as_the_tables_are() -> None:
-    spec = importlib.util.spec_from_file_location("errors_page", ROOT / "scripts/errors_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = loaded_file(ROOT / "scripts/errors_page.py", "errors_page")
     assert made.PAGE.read_text("utf-8") == made.page(), "run `make docs`"

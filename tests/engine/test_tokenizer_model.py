@@ -5,7 +5,6 @@ Without a Triton: tests/deploy/test_plain_triton.py asks it in one, under numpy 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 from preprocess.tensors import Tensor
+from tests.loaded_file import loaded_file
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
@@ -66,12 +66,7 @@ def model_module(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stub)
     monkeypatch.setattr(np, "__version__", "1.26.4")
     path = Path(tokenizer_model.__file__).with_name("model.py")
-    spec = importlib.util.spec_from_file_location("ensemble_tokenizer", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded_file(path, "ensemble_tokenizer")
 
 
 def embedder(folder: Path, *, task: str = "sentence-embedding", default: str | None) -> Bundle:

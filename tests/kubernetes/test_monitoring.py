@@ -7,8 +7,6 @@ import re
 import shutil
 import subprocess
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,12 @@ import yaml
 from scripts.dashboards.grafana import text
 from scripts.dashboards.table import CHART_FOLDER, DASHBOARDS
 from tests.kubernetes.chart import CHART, CLEARML, LOCAL, Manifest, kinds, one, rendered
+from tests.monitoring.served_figures import served_figures
 from tests.monitoring.test_scrapes import running_prometheus, until
 from transformer_serving.desk.monitoring import chart
 from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES
 from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB
 from transformer_serving.desk.monitoring.rules import LIMITS
-from transformer_serving.engine.controller.metrics_server import serve_metrics
 
 MONITORED = {
     "monitoring": {"podMonitors": True, "rules": True, "dashboards": True},
@@ -148,7 +146,7 @@ def test_an_endpoint_keeps_its_name_beside_what_the_operator_sets(tmp_path: Path
         "__meta_kubernetes_pod_container_name": "inference",
     }  # fmt: skip
     page = 'up_to_here{endpoint="texts"} 1\nup_to_here{endpoint="stories"} 2\n'
-    with figures_at(page) as target:
+    with served_figures(lambda: page) as target:
         job = {
             "job_name": "podMonitor/serving/demo-inference/0", "scrape_interval": "1s",
             "scrape_timeout": "1s", "static_configs": [{"targets": [target], "labels": pod}],
@@ -162,18 +160,6 @@ def test_an_endpoint_keeps_its_name_beside_what_the_operator_sets(tmp_path: Path
         "pod": "demo-inference-0", "job": INFERENCE_JOB, "instance": "demo-inference-0",
     }  # fmt: skip
     assert rows == [{**of_both, "endpoint": name} for name in ("stories", "texts")]
-
-
-@contextmanager
-def figures_at(page: str) -> Iterator[str]:
-    """The host:port of a server of these figures."""
-    server = serve_metrics("127.0.0.1:0", lambda: page)
-    assert server is not None
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def metrics(address: str, query: str) -> list[dict[str, str]]:

@@ -21,6 +21,7 @@ import yaml
 from click.testing import CliRunner
 
 from tests.free_ports import free_port
+from tests.monitoring.served_figures import served_figures
 from transformer_serving.contract.known_keys import KnownKeys
 from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES, main
 from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB
@@ -28,7 +29,7 @@ from transformer_serving.desk.monitoring.rules import all_alerts, limits, rules
 from transformer_serving.desk.monitoring.scrapes import KEY_FILE, Place, prometheus_config
 from transformer_serving.desk.monitoring.times import EVALUATE_S, SCRAPE_S, TimeScale
 from transformer_serving.engine.controller.metrics import MetricsPage
-from transformer_serving.engine.controller.metrics_server import keys_of, serve_metrics
+from transformer_serving.engine.controller.metrics_server import keys_of
 
 # Once a second.
 QUICK = TimeScale(15)
@@ -128,13 +129,8 @@ def page(keys: KnownKeys | None) -> Iterator[str]:
     """The controller's page of a Triton that does not answer; its host:port."""
     shown = MetricsPage(None)
     shown.show([], time.time() - 1000, triton_ready=False)
-    server = serve_metrics("127.0.0.1:0", shown.text, keys)
-    assert server is not None
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served_figures(shown.text, keys) as address:
+        yield address
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib.util
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.loaded_file import loaded_file
 from tests.stack.small_bundles import write_small
 
 
@@ -27,12 +27,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("refused", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded_file(path, "refused")
 
 
 @pytest.fixture

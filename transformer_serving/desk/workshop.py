@@ -10,13 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from transformer_serving.contract.error_line import named_line
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.builders.table import ENGINES, build_engine
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
 from transformer_serving.desk.failure import Failure, PrecisionRefused
-from transformer_serving.desk.interruption import reraise_interruption
 from transformer_serving.desk.parity.check import (
     Case,
     ParityReport,
@@ -26,6 +24,7 @@ from transformer_serving.desk.parity.check import (
     within,
 )
 from transformer_serving.desk.parity.comparison import contender_of
+from transformer_serving.desk.parity.engine_call import precision_refused
 from transformer_serving.desk.parity.gain import Gain, gain_of
 from transformer_serving.desk.parity.latency import RoundReport
 from transformer_serving.desk.source.model import ModelSource
@@ -70,17 +69,10 @@ class Workshop:
         model, whatever the precision, or says that it is not.
         """
         program = ENGINES[engine].program
-        try:
+        what = f"engine {engine} cannot be built in {precision} of this model"
+        with precision_refused(what, (Failure, OSError, MemoryError)):
             graph = self.graph.path if program is None else program(self.source, precision, place)
             return build_engine(engine, precision, graph, place, self.shapes)
-        except (Failure, OSError, MemoryError):
-            raise
-        except Exception as error:
-            reraise_interruption(error)
-            raise PrecisionRefused(
-                f"engine {engine} cannot be built in {precision} of this model "
-                f"({named_line(error)}); name another --precision or --engine"
-            ) from error
 
 
 def onnx_graph(source: ModelSource, folder: Path) -> ExportedGraph:

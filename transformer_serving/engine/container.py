@@ -28,9 +28,7 @@ from transformer_serving.engine.container_commands import STATE_FILE, commands
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.image_pin import refuse_difference
 from transformer_serving.engine.orphans import end_orphans
-from transformer_serving.engine.triton_process import (
-    KEY_VARIABLE,
-)
+from transformer_serving.engine.triton_process import KEY_VARIABLE
 
 STATE = Path("/var/lib/transformer-serving")
 _log = logging.getLogger("engine.container")

@@ -9,6 +9,7 @@ Tested by tests/contract/test_gate.py.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -56,9 +57,16 @@ def outer_files(path: Path, name: str | None = None) -> tuple[str, ...]:
 
     Raises ContractError for what is no whole ONNX model.
     """
+    with whole_model(path, name) as (file, whole):
+        return tuple(dict.fromkeys(_places(file, whole)))
+
+
+@contextmanager
+def whole_model(path: Path, name: str | None = None) -> Iterator[tuple[BinaryIO, Span]]:
+    """The file, and where its message lies. Raises ContractError for what is no protobuf there."""
     try:
         with path.open("rb") as file:
-            return tuple(dict.fromkeys(_places(file, Span(0, path.stat().st_size))))
+            yield file, Span(0, path.stat().st_size)
     except NotProtobuf as error:
         raise ContractError(
             f"file '{name or path.name}' is a damaged ONNX model, its graph cannot be read: "

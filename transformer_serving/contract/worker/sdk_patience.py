@@ -26,7 +26,10 @@ _LONGEST_PAUSE_S = 60.0
 _LOOK_S = 0.5
 _LAST_PROPER = 500
 _KEYS = "check CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY"
-_API = "set CLEARML_API_HOST to the API server: port 8008 or api.HOST, not the web server"
+# Of a server that answers, but not as the API.
+NO_API_FIX = (
+    "set CLEARML_API_HOST to the API server: port 8008 or api.HOST, not the web server (8080, app.)"
+)
 # As the SDK words what came of a login; what it asked again in vain it words as urllib3 does.
 _STATUS = re.compile(r"(?:\(error |too many )(\d+) (?:from |error responses)")
 _ANOTHER = "*api_server* is misconfigured"
@@ -51,7 +54,7 @@ def login_refusal(host: str, error: BaseException) -> Refusal:
         # No other status speaks of keys.
         said = f"refused the login; {_KEYS}" if status[1] in _OF_KEYS else f"answers {status[1]}"
         return Refusal(f"{host} {said}")
-    why = f"; {_API}" if _ANOTHER in text else f": {type(error).__name__}"
+    why = f"; {NO_API_FIX}" if _ANOTHER in text else f": {type(error).__name__}"
     return Refusal(f"{host} gives no answer of ClearML's API{why}")
 
 

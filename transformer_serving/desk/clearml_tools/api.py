@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from transformer_serving.contract.error_line import MOST, one_line
+from transformer_serving.contract.worker.sdk_patience import NO_API_FIX
 from transformer_serving.desk import http
 from transformer_serving.desk.clearml_tools import storage
 from transformer_serving.desk.failure import Failure
@@ -132,10 +133,7 @@ class ClearmlApi:
         return data
 
     def _no_api(self, method: str) -> Failure:
-        return Failure(
-            f"{method}: {self.host} does not answer as the ClearML API; set CLEARML_API_HOST to "
-            "the API server: port 8008 or api.HOST, not the web server (8080, app.)"
-        )
+        return Failure(f"{method}: {self.host} does not answer as the ClearML API; {NO_API_FIX}")
 
 
 def _data_of(body: bytes) -> dict[str, Any] | None:

@@ -153,12 +153,10 @@ def _bench_streams(
 
 
 def stream_table(loads: Sequence[StreamLoad]) -> Table:
-    from rich.table import Table
+    from transformer_serving.desk.cli.tables import whole_table
 
-    rows = Table(box=None, header_style="bold")
-    columns = ("load", "streams", "tokens/s", "first ms p50", "p90", "p99", "gap ms p50", "p90")
-    for name in (*columns, "p99"):
-        rows.add_column(name, justify="left" if name == "load" else "right", overflow="fold")
+    figures = ("streams", "tokens/s", "first ms p50", "p90", "p99", "gap ms p50", "p90", "p99")
+    rows = whole_table("load", *figures, right=figures, box=None, header_style="bold")
     for row in loads:
         times = [
             text
@@ -174,11 +172,10 @@ def stream_table(loads: Sequence[StreamLoad]) -> Table:
 
 
 def table(measured: Sequence[Measured]) -> Table:
-    from rich.table import Table
+    from transformer_serving.desk.cli.tables import whole_table
 
-    rows = Table(box=None, header_style="bold")
-    for name in ("load", "answers/s", "texts/s", "p50 ms", "p90", "p99", "p99.9", "not 200"):
-        rows.add_column(name, justify="left" if name == "load" else "right", overflow="fold")
+    figures = ("answers/s", "texts/s", "p50 ms", "p90", "p99", "p99.9", "not 200")
+    rows = whole_table("load", *figures, right=figures, box=None, header_style="bold")
     for row in measured:
         found, latency = row.figures, row.figures.latency
         times = (

@@ -229,9 +229,8 @@ def latency_table(rows: Sequence[Latency]) -> Table:
 
     measured = ", ".join(f"{name} {value}" for name, value in facts().items())
     figures = ("mean", "sd", "min", "median", "p95", "p99", "max")
-    table = whole_table("call", "engine", "precision", *figures, "parity", caption=measured)
-    for number, name in enumerate(("call", "engine", "precision", *figures)):
-        table.columns[number].justify = "right" if name in figures else "left"
+    columns = ("call", "engine", "precision", *figures, "parity")
+    table = whole_table(*columns, right=figures, caption=measured)
     last = rows[0].tokens, rows[0].texts
     for row in rows:
         if (row.tokens, row.texts) != last:

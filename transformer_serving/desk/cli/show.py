@@ -172,8 +172,7 @@ def _tensors(bundle: Bundle) -> Table:
 
 
 def _files(bundle: Bundle) -> Table:
-    table = whole_table("file", "bytes", "sha256")
-    table.columns[1].justify = "right"
+    table = whole_table("file", "bytes", "sha256", right=("bytes",))
     for entry in bundle.manifest.files:
         table.add_row(entry.path, f"{entry.size:,}", entry.sha256[:16])
     return table

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 @json_option
 def status(watch: bool, interval_s: float, state: str | None, as_json: bool) -> None:
     """Show each part (pid, port, health, version) and each endpoint (bundle, engine, ready)."""
-
     from transformer_serving.desk.local import stack
     from transformer_serving.desk.local.record import require_record, state_directory
 

@@ -7,7 +7,8 @@ Tested by tests/cli/test_status.py.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,11 +28,12 @@ def table_console() -> Console:
     return Console(markup=False, width=_PIPE_COLUMNS)
 
 
-def whole_table(*headers: str, **options: Any) -> Table:
-    """rich's own cuts what has no room."""
+def whole_table(*headers: str, right: Collection[str] = (), **options: Any) -> Table:
+    """rich's own cuts what has no room. `right` are the columns of numbers."""
     from rich.table import Table
 
     table = Table(**options)
     for header in headers:
-        table.add_column(header, overflow="fold")
+        justify: Literal["right", "left"] = "right" if header in right else "left"
+        table.add_column(header, overflow="fold", justify=justify)
     return table

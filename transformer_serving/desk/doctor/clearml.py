@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from urllib.parse import urlsplit
 
+from transformer_serving.contract.worker.sdk_patience import NO_API_FIX
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.http import Answer, ask
 from transformer_serving.desk.doctor.subject import Subject
@@ -52,9 +53,7 @@ def _no_api(host: str, answer: Answer) -> Finding:
             f"have the proxy before the API let this machine in, or correct {API} if it is another "
             "server's",
         )
-    return failure(
-        why, f"set {API} to the API server: port 8008 or api.HOST, not the web server (8080, app.)"
-    )
+    return failure(why, NO_API_FIX)
 
 
 def _ping(host: str) -> Answer:

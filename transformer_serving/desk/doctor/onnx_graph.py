@@ -13,9 +13,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
-from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.gate.onnx_header import NotProtobuf, Span, message_fields
-from transformer_serving.contract.gate.onnx_weights import outer_files
+from transformer_serving.contract.gate.onnx_header import Span, message_fields
+from transformer_serving.contract.gate.onnx_weights import outer_files, whole_model
 
 # Field numbers of onnx.proto.
 _PRODUCER, _PRODUCER_VERSION, _GRAPH = 2, 3, 7
@@ -42,20 +41,14 @@ class OnnxGraph:
 def read_onnx_graph(path: Path) -> OnnxGraph:
     """Raises ContractError where the graph is no whole message."""
     files = tuple(_text(name.encode()) for name in outer_files(path))
-    try:
-        with path.open("rb") as file:
-            return _model(file, path.stat().st_size, files)
-    except NotProtobuf as error:
-        raise ContractError(
-            f"file '{path.name}' is a damaged ONNX model, its graph cannot be read: {error}; copy "
-            "it again or convert again"
-        ) from error
+    with whole_model(path) as (file, whole):
+        return _model(file, whole, files)
 
 
-def _model(file: BinaryIO, size: int, files: tuple[str, ...]) -> OnnxGraph:
+def _model(file: BinaryIO, whole: Span, files: tuple[str, ...]) -> OnnxGraph:
     producer = {_PRODUCER: "", _PRODUCER_VERSION: ""}
     inputs, outputs = list[str](), list[str]()
-    for number, value in message_fields(file, Span(0, size), kept=tuple(producer)):
+    for number, value in message_fields(file, whole, kept=tuple(producer)):
         if number in producer and isinstance(value, bytes):
             producer[number] = _text(value)
         if number == _GRAPH and isinstance(value, Span):

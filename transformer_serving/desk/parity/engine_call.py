@@ -25,24 +25,30 @@ def opened_or_refused(files: EngineFiles, open_engine: Callable[[EngineFiles], C
     An engine's errors have types of its own, or none.
     """
 
+    what = f"engine {files.engine} does not run in {files.precision} here"
+
     def call(tensors: Sequence[Tensor]) -> Any:
-        with _refused(files):
+        with precision_refused(what):
             return engine_call(tensors)
 
-    with _refused(files):
+    with precision_refused(what):
         engine_call = open_engine(files)
     return call
 
 
 @contextmanager
-def _refused(files: EngineFiles) -> Iterator[None]:
+def precision_refused(
+    what: str, passed: tuple[type[Exception], ...] = (Failure,)
+) -> Iterator[None]:
+    """Raises PrecisionRefused that says `what`, for whatever the block raises but what is passed
+    on.
+    """
     try:
         yield
-    except Failure:
+    except passed:
         raise
     except Exception as error:
         reraise_interruption(error)
         raise PrecisionRefused(
-            f"engine {files.engine} does not run in {files.precision} here ({named_line(error)}); "
-            "name another --precision or --engine"
+            f"{what} ({named_line(error)}); name another --precision or --engine"
         ) from error
