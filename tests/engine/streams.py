@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
@@ -24,7 +25,7 @@ def options(new: int = 16, **changes: Any) -> Options:
 
 
 class Caller:
-    """One sequence, asked for at once."""
+    """One sequence, asked for at once. `began_at` and `ended_at` are of time.monotonic."""
 
     def __init__(
         self, server: TritonServer, model: str, ids: Sequence[int], asked: Options | bytes,
@@ -35,6 +36,7 @@ class Caller:
         self.states: list[list[int]] = []
         self.messages = 0
         self.first = threading.Event()
+        self.began_at = self.ended_at = math.inf
         self._ended = threading.Event()
         self._error: InferenceServerException | None = None
         self._server = server
@@ -73,9 +75,11 @@ class Caller:
             self.ids += result.as_numpy("token_ids").tolist()
             self.logprobs += result.as_numpy("logprobs").tolist()
             self.states.append(result.as_numpy("state").tolist())
-        if self.ids:
+        if self.ids and not self.first.is_set():
+            self.began_at = time.monotonic()
             self.first.set()
         if error is not None or self.states[-1][0] != Finish.RUNNING:
+            self.ended_at = time.monotonic()
             self.first.set()
             self._ended.set()
 

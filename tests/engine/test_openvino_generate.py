@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -241,13 +242,14 @@ def test_what_is_refused_has_its_reason_and_harms_nobody(
 def test_who_leaves_frees_the_cache(triton_server: TritonServer, built: Built) -> None:
     """Room for one: the second comes in when the first has gone."""
     name = serve(triton_server, built, num_kv_blocks="16")
-    first, second = (
-        Caller(triton_server, name, [seed, 2, 3], options(POSITIONS - 3)) for seed in (1, 2)
-    )
+    first = Caller(triton_server, name, [1, 2, 3], options(POSITIONS - 3))
     assert first.first.wait(20)
-    assert not second.first.wait(0.2)
+    second = Caller(triton_server, name, [2, 2, 3], options(POSITIONS - 3))
+    leaves_at = time.monotonic()
     first.leave()
     assert second.end() is Finish.LENGTH
+    assert len(first.ids) < POSITIONS - 3
+    assert leaves_at < second.began_at
     until(triton_server, name, running=0, waiting=0, cancelled_total=1, cache_use=0)
     third = Caller(triton_server, name, [9] * 10, options(POSITIONS))
     with pytest.raises(InferenceServerException, match=f"the model has {POSITIONS} positions"):
@@ -261,16 +263,14 @@ def test_a_health_check_waits_for_nobody(
 ) -> None:
     """One sequence has the whole cache, or the only place, and another waits for it."""
     name = serve(triton_server, built, **{full: str({"num_kv_blocks": 16}.get(full, 1))})
-    long, waits = (
-        Caller(triton_server, name, [seed, 2, 3], options(POSITIONS - 3)) for seed in (1, 2)
-    )
+    long = Caller(triton_server, name, [1, 2, 3], options(POSITIONS - 3))
     assert long.first.wait(20)
+    waits = Caller(triton_server, name, [2, 2, 3], options(POSITIONS - 3))
     [ids] = prompts(10, 40)
     check = Caller(triton_server, name, ids, options(8, first=True))
-    assert check.end() is Finish.LENGTH
+    assert check.end() is long.end() is waits.end() is Finish.LENGTH
     assert check.ids == built.greedy(ids, 8)
-    assert not waits.first.is_set()
-    assert long.end() is waits.end() is Finish.LENGTH
+    assert check.ended_at < waits.began_at
     assert long.ids == built.greedy([1, 2, 3], POSITIONS - 3)
     until(triton_server, name, running=0, waiting=0, failed_total=0, cache_use=0)
     triton_server.client().unload_model(name)
