@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
+from tests.gateway.figures import of, read
 from transformer_serving.gateway.figures.folder import VARIABLE, figures_folder
 from transformer_serving.gateway.figures.metrics import Metrics
 
@@ -90,3 +91,57 @@ async def test_files_that_were_only_just_made_count_nothing(
     for _ in range(2):
         assert b"seen_total 3.0" in await answered()
     assert not list(tmp_path.glob(f"*_{gone.pid}.db"))
+
+
+@pytest.mark.parametrize("taken", ["file", "folder"])
+def test_files_that_a_cleaner_took_are_made_again(tmp_path: Path, taken: str) -> None:
+    """Counts of before and after are on the page, and a round makes them before anybody asks."""
+    folder = tmp_path / "figures"
+    done = subprocess.run(
+        [sys.executable, "-c", TAKEN, taken], env={**os.environ, VARIABLE: str(folder)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    asked, rounds, after = done.stdout.split("\f")
+    for text, number in ((asked, 2), (rounds, 3), (after, 4)):
+        figures = read(text)
+        assert of(figures, "gateway_requests_total", key="mine") == number
+        assert of(figures, "gateway_requests_total", key="of-before") == 1
+        assert of(figures, "texts_total", endpoint="m") == 1
+
+
+TAKEN = """
+import asyncio, os, shutil, sys
+from pathlib import Path
+from preprocess.stats import EndpointFigures
+from transformer_serving.gateway.figures.file import keep_figures_with_room
+from transformer_serving.gateway.figures.metrics import Metrics
+from transformer_serving.gateway.figures.page import page
+keep_figures_with_room()
+folder = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+metrics = Metrics()
+
+def take():
+    if sys.argv[1] == "folder":
+        shutil.rmtree(folder)
+        return
+    for file in folder.glob("*.db"):
+        file.unlink()
+
+def asked():
+    return asyncio.run(metrics.text()).decode()
+
+EndpointFigures("m").request(200, 1, 5, {})
+metrics.asked("of-before")
+metrics.asked("mine")
+take()
+metrics.asked("mine")
+first = asked()
+take()
+metrics.goldens({})
+metrics.asked("mine")
+# As another worker makes it.
+second = page().decode()
+metrics.asked("mine")
+print(first, second, asked(), sep="\\f", end="")
+"""

@@ -80,7 +80,9 @@ class FrontDoor:
         self._traffic = Traffic(self._short_way)
         self._tracing = read_tracing()
         way, traced = self._short_way, self._tracing is not None
-        self._metrics = Metrics(way.names, self._tell, way.generating, traced=traced)
+        self._metrics = Metrics(
+            way.names, self._tell, way.generating, self._traffic.forget, traced=traced
+        )
         self._refusals = RefusalLines()
         self._crowd = Crowd(settings, keys, self._traffic.durations, self._metrics.asked)
         self.bodies = body_memory(settings.body_memory_bytes)

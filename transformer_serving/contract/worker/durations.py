@@ -8,7 +8,7 @@ Tested by tests/contract/test_durations.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from transformer_serving.contract.errors import KINDS
@@ -93,6 +93,9 @@ class Durations:
         if trace_id is not None:
             tally.traced[bucket] = Traced(trace_id, seconds, time.time())
         self.soon()
+
+    def forget(self, endpoints: Collection[str]) -> None:
+        self._tallies = {row: one for row, one in self._tallies.items() if row[0] not in endpoints}
 
     def tell(self) -> None:
         """Hand what was added up to Prometheus. What cannot be written is kept for the next time:

@@ -95,6 +95,17 @@ def sums(paths: Iterable[Path]) -> dict[str, float]:
     return found
 
 
+def endpoints_of(*numbers: Mapping[str, float]) -> set[str]:
+    """Those that the keys name; '' is nobody."""
+    return {_meanings[key].endpoint or "" for counted in numbers for key in counted}
+
+
+def without(numbers: Mapping[str, float], endpoints: Collection[str]) -> dict[str, float]:
+    return {
+        key: value for key, value in numbers.items() if _meanings[key].endpoint not in endpoints
+    }
+
+
 def counted_page(
     counters: Mapping[str, float], histograms: Mapping[str, float], known: Known,
     exemplars: Mapping[Bucket, Exemplar] | None = None, *, alone: bool = False,

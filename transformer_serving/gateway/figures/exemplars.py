@@ -12,6 +12,7 @@ import contextlib
 import os
 import time
 from bisect import bisect_left
+from collections.abc import Collection
 from pathlib import Path
 
 import orjson
@@ -46,6 +47,9 @@ class Exemplars:
         bucket = endpoint, str(status), code, LIMITS[bisect_left(BOUNDS, seconds)]
         self._rows[bucket] = Exemplar({"trace_id": trace_id}, seconds, time.time())
         self._soon()
+
+    def forget(self, endpoints: Collection[str]) -> None:
+        self._rows = {row: one for row, one in self._rows.items() if row[0] not in endpoints}
 
     def write(self) -> None:
         rows = [

@@ -12,10 +12,15 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 from prometheus_client import mmap_dict, values
+
+from transformer_serving.contract.replacement import replacing
 
 log = logging.getLogger("transformer_serving.gateway")
 # Of a value beside its key: the key's length, what pads it, and two numbers.
@@ -40,6 +45,11 @@ class FiguresFile(mmap_dict.MmapedDict):
             _make_room(f"/proc/self/fd/{self._f.fileno()}", room)
         super()._init_value(key)  # type: ignore[no-untyped-call]
 
+    @property
+    def was_taken(self) -> bool:
+        """Whether somebody deleted it, so that what is written here nobody else reads."""
+        return os.fstat(self._f.fileno()).st_nlink == 0
+
 
 class WorkersFile:
     """What prometheus_client writes a worker's figures into: no request fails for want of room.
@@ -53,11 +63,15 @@ class WorkersFile:
         # A FiguresFile once there was room for it, whose own methods have no types.
         self._file: Any = None
         self._is_told = False
+        # What is renewed and what is written come from several threads.
+        self._turn = Lock()
+        _files.add(self)
 
     def read_value(self, key: str) -> tuple[float, float]:
         """The value, and the time that belongs to it."""
         try:
-            value, timestamp = (self._file or self._opened()).read_value(key)
+            with self._turn:
+                value, timestamp = (self._file or self._opened()).read_value(key)
         except OSError as error:
             self._tell(error)
             return 0.0, 0.0
@@ -65,13 +79,46 @@ class WorkersFile:
 
     def write_value(self, key: str, value: float, timestamp: float) -> None:
         try:
-            (self._file or self._opened()).write_value(key, value, timestamp)
+            with self._turn:
+                (self._file or self._opened()).write_value(key, value, timestamp)
         except OSError as error:
             self._tell(error)
 
+    def make_again(self) -> None:
+        """Where somebody took the file: with all that it held, which is still in memory."""
+        with self._turn:
+            if self._file is not None and self._file.was_taken:
+                self._renew(lambda key: True)
+
+    def forget(self, is_gone: Callable[[str], bool]) -> None:
+        """Make the file anew without these keys, if it has any."""
+        with self._turn:
+            if self._file is not None and any(is_gone(key) for key, *_ in self._rows()):
+                self._renew(lambda key: not is_gone(key))
+
     def close(self) -> None:
+        _files.discard(self)
         if self._file is not None:
             self._file.close()
+
+    def _rows(self) -> Any:
+        return self._file.read_all_values()
+
+    def _renew(self, is_kept: Callable[[str], bool]) -> None:
+        """In its place at once: another worker's page reads the old file or the new one, whole."""
+        path = Path(self._filename)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with replacing(path) as new:
+                made: Any = FiguresFile(str(new))
+                for key, value, timestamp in self._rows():
+                    if is_kept(key):
+                        made.write_value(key, value, timestamp)
+        except OSError as error:
+            self._tell(error)
+            return
+        self._file.close()
+        self._file = made
 
     def _opened(self) -> Any:
         # A cleaner of temporary files may have taken the folder.
@@ -87,6 +134,22 @@ class WorkersFile:
                 "figures cannot be kept in %s: %s; make room there, and they are shown again",
                 Path(self._filename).parent, error.strerror,
             )  # fmt: skip
+
+
+# Of this process: one of each kind of figure.
+_files: WeakSet[WorkersFile] = WeakSet()
+
+
+def make_files_again() -> None:
+    """Those of this worker that a cleaner of temporary files took."""
+    for file in tuple(_files):
+        file.make_again()
+
+
+def forget_keys(is_gone: Callable[[str], bool]) -> None:
+    """In this worker's files; a figure that is told again is there again, as a new one."""
+    for file in tuple(_files):
+        file.forget(is_gone)
 
 
 def keep_figures_with_room() -> None:

@@ -22,6 +22,8 @@ from transformer_serving.gateway.figures.counted_rows import (
     REFUSED_LABELS,
     Known,
 )
+from transformer_serving.gateway.figures.departed import Departed, forget_rows
+from transformer_serving.gateway.figures.file import make_files_again
 from transformer_serving.gateway.figures.page import Write, page
 from transformer_serving.gateway.golden_rounds import GoldenResult
 
@@ -35,28 +37,29 @@ _PREFIX = "transformer_serving_"
 class Metrics:
     """What /metrics answers; counts requests by key, and those that the gateway refuses itself.
 
-    `known` gives the endpoints whose rows are shown, `tell` is called before a page is made, and
-    `generating` gives the names behind which text is generated. Where requests are `traced`, who
+    `known` gives the endpoints whose rows are shown, `tell` is called before a page is made,
+    `generating` gives the names behind which text is generated, and `forget` hears of endpoints
+    that are gone for good. Where requests are `traced`, who
     asks for OpenMetrics' form gets it, with exemplars.
     """
 
     def __init__(
         self, known: Callable[[], Known] = lambda: None, tell: Callable[[], None] = lambda: None,
-        generating: Callable[[], Collection[str]] = tuple, *, traced: bool = False,
+        generating: Callable[[], Collection[str]] = tuple,
+        forget: Callable[[Collection[str]], None] = lambda endpoints: None, *, traced: bool = False,
     ) -> None:  # fmt: skip
         self._known = known
         self._tell = tell
         self._generating = generating
+        self._forget = forget
+        self._departed = Departed()
         self._traced = traced
         self._refused = process_wide("gateway_refused", _refused)
-        self._golden = process_wide("gateway_golden", _golden)
-        self._bundle = process_wide("gateway_bundle", _bundle)
+        self._golden = _Rows(process_wide("gateway_golden", _golden))
+        self._bundle = _Rows(process_wide("gateway_bundle", _bundle))
+        self._generates = _Rows(process_wide("gateway_generates", _generates))
         self._requests = process_wide("gateway_requests", _requests)
         self._of_key: dict[str, prometheus.Counter] = {}
-        self._told: set[str] = set()
-        self._bundles: set[tuple[str, str, str]] = set()
-        self._generates = process_wide("gateway_generates", _generates)
-        self._text: set[str] = set()
 
     def asked(self, key: str) -> None:
         """A request that came with this key, by its name."""
@@ -71,43 +74,31 @@ class Metrics:
 
     def goldens(self, results: Mapping[str, GoldenResult]) -> None:
         """A round of golden requests, by endpoint."""
-        for endpoint in self._told - results.keys():
-            # A worker's file keeps every endpoint that was ever in it: such a row is left out.
-            self._golden.labels(endpoint).set(math.nan)
-        for endpoint, result in results.items():
-            self._golden.labels(endpoint).set(result.state == "ok")
-        self._told |= results.keys()
-        bundles = {
-            (result.endpoint, result.bundle, result.task) for result in results.values()
-            if result.bundle
-        }  # fmt: skip
-        for labels in self._bundles - bundles:
-            self._bundle.labels(*labels).set(math.nan)
-        for labels in bundles:
-            self._bundle.labels(*labels).set(1)
-        self._bundles |= bundles
-        self._tell_of_text(set(self._generating()))
+        self._golden.tell({(name,): result.state == "ok" for name, result in results.items()})
+        named = [result for result in results.values() if result.bundle]
+        self._bundle.tell({(one.endpoint, one.bundle, one.task): 1 for one in named})
+        self._generates.tell({(name,): 1 for name in self._generating()})
         # Made with the first: a gauge is 0 from its making on, a round of long ago.
         process_wide("gateway_golden_round", _round).set_to_current_time()
-
-    def _tell_of_text(self, names: set[str]) -> None:
-        for name in self._text - names:
-            self._generates.labels(name).set(math.nan)
-        for name in names:
-            self._generates.labels(name).set(1)
-        self._text |= names
+        self._forget(self._departed.forget(self._known()))
+        # Before another worker's page lacks them for long.
+        make_files_again()
 
     async def text(
         self, write: Write = prometheus.generate_latest, *, is_openmetrics: bool = False
     ) -> bytes:
         self._tell()
+        make_files_again()
         # Many workers make many files to read.
-        make = partial(page, self._known(), write, is_openmetrics=is_openmetrics)
+        known = self._known()
+        departed = partial(self._departed.among, known)
+        make = partial(page, known, write, departed, is_openmetrics=is_openmetrics)
         return await asyncio.to_thread(make)
 
     async def text_of(self, names: Collection[str]) -> bytes:
         """Rows of these endpoints alone: none of keys, of workers or of the gateway as a whole."""
         self._tell()
+        make_files_again()
         return await asyncio.to_thread(partial(page, names, alone=True))
 
     async def answer(self, send: Send, accept: bytes = b"") -> None:
@@ -123,6 +114,30 @@ class Metrics:
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+class _Rows:
+    """Of a gauge, told anew each time: one that is not told again is let go of."""
+
+    def __init__(self, gauge: Any) -> None:
+        self._gauge = gauge
+        self._told: Collection[tuple[str, ...]] = ()
+
+    def tell(self, rows: Mapping[tuple[str, ...], float]) -> None:
+        left = {*self._told} - rows.keys()
+        for labels in left:
+            # A file that cannot be made anew for want of room keeps the row: no page shows it.
+            self._gauge.labels(*labels).set(math.nan)
+        if left:
+            forget_rows(
+                lambda name, labels: name == self._gauge._name and self._row(labels) in left
+            )
+        for labels, value in rows.items():
+            self._gauge.labels(*labels).set(value)
+        self._told = rows.keys()
+
+    def _row(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(labels[name] for name in self._gauge._labelnames)
 
 
 def tell_syncs(processor_class: Any) -> None:

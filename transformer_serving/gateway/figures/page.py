@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,10 @@ from transformer_serving.gateway.figures.counted_rows import (
     HISTOGRAM,
     Known,
     counted_page,
+    endpoints_of,
     is_shown,
     sums,
+    without,
 )
 from transformer_serving.gateway.figures.exemplars import newest_exemplars
 from transformer_serving.gateway.figures.file import FiguresFile
@@ -37,18 +39,22 @@ from transformer_serving.gateway.figures.folder import VARIABLE
 
 Collected = Iterable[prometheus.Metric]
 Write = Callable[[prometheus.CollectorRegistry], bytes]
+# Of these endpoints those that are gone for good.
+Departed = Callable[[Collection[str]], Collection[str]]
 
 _ENDED = "ended"
 _ENDPOINT = "endpoint"
 
 
 def page(
-    known: Known = None, write: Write = prometheus.generate_latest, *,
+    known: Known = None, write: Write = prometheus.generate_latest,
+    departed: Departed = lambda endpoints: (), *,
     is_openmetrics: bool = False, alone: bool = False,
 ) -> bytes:  # fmt: skip
     """As `write` writes what it is given; exemplars are in OpenMetrics alone.
 
-    `alone`: rows of the known endpoints and no others, such as those of keys and workers.
+    What ended workers counted of `departed` endpoints is forgotten. `alone`: rows of the known
+    endpoints and no others, such as those of keys and workers.
     """
     folder = os.environ.get(VARIABLE)
     registry = prometheus.CollectorRegistry()
@@ -62,7 +68,9 @@ def page(
         if not alone:
             registry.register(WorkerProcesses(folder, prometheus.ProcessCollector))
         exemplars = newest_exemplars(Path(folder)) if is_openmetrics else None
-        counted = counted_page(sums(counters), sums(histograms), known, exemplars, alone=alone)
+        numbers = sums(counters), sums(histograms)
+        _forget_ended(Path(folder), departed(endpoints_of(*numbers)))
+        counted = counted_page(*numbers, known, exemplars, alone=alone)
         return counted.encode() + write(registry)
 
 
@@ -112,13 +120,30 @@ def fold_ended(folder: Path) -> None:
     for path in [path for path in folder.glob("*.db") if _has_ended(path)]:
         kind = _kind(path)
         if kind != "gauge" and has_begun(path):
-            ended = folder / f"{kind}_{_ENDED}.db"
+            ended = _ended(folder, kind)
             try:
                 _write(ended, sums(one for one in (ended, path) if one.is_file()))
             except OSError:
                 # Without room for that it stays a file of its own, which counts as well.
                 continue
         path.unlink(missing_ok=True)
+
+
+def _forget_ended(folder: Path, endpoints: Collection[str]) -> None:
+    """Each worker forgets its own; what those that are gone counted, whoever makes a page."""
+    for path in (_ended(folder, kind) for kind in (COUNTER, HISTOGRAM) if endpoints):
+        if not has_begun(path):
+            continue
+        numbers = sums([path])
+        kept = without(numbers, endpoints)
+        if len(kept) < len(numbers):
+            # Without room for a new one the old one stays.
+            with contextlib.suppress(OSError):
+                _write(path, kept)
+
+
+def _ended(folder: Path, kind: str) -> Path:
+    return folder / f"{kind}_{_ENDED}.db"
 
 
 def _has_ended(path: Path) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Collection
 from types import TracebackType
 
 import prometheus_client as prometheus
@@ -51,6 +52,15 @@ class Traffic:
     def left(self, endpoint: str) -> None:
         """What it was is counted after this, or whom else it is in flight for: both tell soon."""
         self._running[endpoint] -= 1
+
+    def forget(self, endpoints: Collection[str]) -> None:
+        """Of these, which are gone for good, nothing is told any more unless somebody asks them."""
+        self.durations.forget(endpoints)
+        self.exemplars.forget(endpoints)
+        for name in endpoints:
+            self._shown.pop(name, None)
+            if not self._running[name]:
+                del self._running[name]
 
     def _tell_running(self) -> None:
         for endpoint, number in self._running.items():
