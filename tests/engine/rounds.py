@@ -95,7 +95,7 @@ class Rounds:
             repository,
             StateFile(self.path),
             Prover(triton, repository, Proofs(self.folder / "proofs.json")),
-            TritonFigures(None),
+            TritonFigures(None, lambda: None),
             self.pages[-1],
         )
         self.service.recover()

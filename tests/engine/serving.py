@@ -215,7 +215,7 @@ class Serving:
             repository,
             StateFile(self.folder / "state.json"),
             Prover(self.triton, repository, Proofs(self.folder / "proofs.json")),
-            TritonFigures(None),
+            TritonFigures(None, lambda: None),
             self.page,
         )
         self.stop.clear()

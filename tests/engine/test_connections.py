@@ -45,6 +45,6 @@ def test_tritons_page_is_read_without_a_proxy(
     plane = ListedEndpoints()
     with proxy_of_the_environment(monkeypatch) as came:
         assert "# TYPE nv_" in MetricsPage(url).text()
-        TritonFigures(url)._report(url, plane)
+        TritonFigures(url, lambda: ())._report(url, plane)
     assert "# TYPE nv_" in plane.reports[0]
     assert came == []

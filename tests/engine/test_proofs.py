@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.engine.serving import write_bundle
+from tests.engine.serving import ListedEndpoints, write_bundle
 from transformer_serving.contract.gate.server_facts import Gpu
+from transformer_serving.engine.controller.figures import Figure, TritonFigures, read_figures
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.metrics_server import parse_address, serve_metrics
 from transformer_serving.engine.controller.proving import proofs as kept, refusal_line as lines
@@ -167,6 +168,24 @@ def test_gauges_of_a_version_that_is_not_loaded_are_left_out(known: bool) -> Non
         text = text.replace(line, "")
     left = [line for line in _TRITONS.splitlines() if not line.endswith(" 0.95")]
     assert text.splitlines()[-len(left) :] == left
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_nothing_is_reported_of_a_version_that_is_not_loaded(known: bool) -> None:
+    """Triton keeps its rows, counters as well, and ClearML would hear of them each minute."""
+    triton = serve_metrics("127.0.0.1:0", lambda: _TRITONS)
+    assert triton is not None
+    page, plane = MetricsPage(None), ListedEndpoints()
+    page.show([row("text", model="text", versions_loaded=(2,))], None, triton_ready=known)
+    try:
+        url = f"http://127.0.0.1:{triton.server_address[1]}/metrics"
+        TritonFigures(url, page.loaded)._report(url, plane)
+    finally:
+        triton.shutdown()
+        triton.server_close()
+    told = [figure for text in plane.reports for figure in read_figures(text)]
+    name = "transformer_serving_generation_cache_use"
+    assert told == ([Figure(name, "text", "2", 0.1)] if known else [])
 
 
 def test_the_page_has_our_figures_and_then_tritons(tmp_path: Path) -> None:

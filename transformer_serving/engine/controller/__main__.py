@@ -105,7 +105,7 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
         repository,
         StateFile(options.state),
         Prover(triton, repository, Proofs(options.state.with_name(_PROOFS))),
-        TritonFigures(options.triton_metrics),
+        TritonFigures(options.triton_metrics, page.loaded),
         page,
     )
     serve_metrics(options.metrics_address, page.text, keys_of(os.environ))

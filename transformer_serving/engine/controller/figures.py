@@ -1,6 +1,6 @@
 """Triton's own figures on their way to ClearML, once a minute as clearml-serving's helper did.
 
-Tested by tests/engine/test_controller_parts.py.
+Tested by tests/engine/test_controller_parts.py and tests/engine/test_proofs.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import http.client
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
@@ -46,11 +46,29 @@ def read_figures(text: str) -> Iterator[Figure]:
             yield Figure(found["name"], labels["model"], labels["version"], float(found["value"]))
 
 
-class TritonFigures:
-    """Fetches the metrics page when it is time to; without an address it never is."""
+def _of_loaded(text: str, loaded: Container[tuple[str, str]]) -> str:
+    """The page without what Triton keeps of versions that it no longer has: a row that is never
+    removed would be told each minute for as long as Triton runs.
+    """
+    return "".join(
+        line
+        for line in text.splitlines(keepends=True)
+        if not (labels := dict(_LABEL.findall(line))).get("version")
+        or (labels.get("model", ""), labels["version"]) in loaded
+    )
 
-    def __init__(self, url: str | None) -> None:
+
+class TritonFigures:
+    """Fetches the metrics page when it is time to; without an address it never is.
+
+    `loaded` gives the models and versions that are told of, None while nobody knows them.
+    """
+
+    def __init__(
+        self, url: str | None, loaded: Callable[[], Container[tuple[str, str]] | None]
+    ) -> None:
         self._url = url
+        self._loaded = loaded
         self._due = time.monotonic() + _EVERY_S
         self._job: Future[None] | None = None
 
@@ -63,9 +81,12 @@ class TritonFigures:
         self._job = pool.submit(self._report, self._url, control_plane)
 
     def _report(self, url: str, control_plane: ControlPlane) -> None:
+        loaded = self._loaded()
+        if loaded is None:
+            return
         try:
             text = read_page(url, _TIMEOUT_S)
         except (OSError, http.client.HTTPException) as error:
             _log.warning("no figures from %s: %s", url, error)
             return
-        control_plane.report_figures(text)
+        control_plane.report_figures(_of_loaded(text, loaded))

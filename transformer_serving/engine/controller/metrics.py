@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import http.client
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from transformer_serving.engine.controller.status import PROOF_STATES, EndpointStatus
@@ -60,13 +60,19 @@ class MetricsPage:
     def text(self) -> str:
         """All of it; without Triton's part where Triton does not answer."""
         rows, last_sync, triton_ready = self._shown
+        loaded = self.loaded()
         families = (*_of_endpoints(rows), *_of_controller(last_sync, triton_ready=triton_ready))
         own = "".join(f"{line}\n" for family in families for line in family.lines())
-        if not triton_ready:
-            # Nobody knows what is loaded.
+        if loaded is None:
             return own + self._of_triton()
-        loaded = {(row.model, str(version)) for row in rows for version in row.versions_loaded}
         return own + _without_dead(self._of_triton(), loaded)
+
+    def loaded(self) -> Set[tuple[str, str]] | None:
+        """Models and versions that Triton has, of endpoints; None where Triton does not answer."""
+        rows, _, triton_ready = self._shown
+        if not triton_ready:
+            return None
+        return {(row.model, str(version)) for row in rows for version in row.versions_loaded}
 
     def _of_triton(self) -> str:
         if self._triton is None:
