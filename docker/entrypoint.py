@@ -30,7 +30,7 @@ SECRETS = (
 REQUIRED = "TRANSFORMER_SERVING_REQUIRED"
 API_HOST = "CLEARML_API_HOST"
 # What compose's own control plane made lies here for good, and is for that one: for the API host
-# that this variable says, where it is set.
+# that this variable says, where it is set. The program has the variable where that one is asked.
 LOCAL_FOLDER = Path("/run/local")
 LOCAL_API = "TRANSFORMER_SERVING_LOCAL_API"
 EXTRA_PACKAGES = "CLEARML_EXTRA_PYTHON_PACKAGES"
@@ -69,7 +69,9 @@ def main() -> None:
 def read_secrets(environment: dict[str, str]) -> None:
     """Put what NAME_FILE holds into NAME; NAME itself wins. Ends for an unreadable file."""
     asked = environment.get(API_HOST, "").rstrip("/")
-    is_local = environment.pop(LOCAL_API, asked) == asked
+    is_local = environment.get(LOCAL_API, asked) == asked
+    if not is_local:
+        del environment[LOCAL_API]
     for name in SECRETS:
         path = environment.pop(f"{name}_FILE", None)
         if path is None or name in environment:

@@ -99,7 +99,7 @@ def test_what_the_local_control_plane_made_is_for_it_alone(
     module.read_secrets(environment)
     found = {"CLEARML_API_SECRET_KEY": "a-secret", "CLEARML_API_HOST": given["CLEARML_API_HOST"]}
     if counts:
-        found["CLEARML_SERVING_TASK_ID"] = "of-the-local-one"
+        found = {**found, **given, "CLEARML_SERVING_TASK_ID": "of-the-local-one"}
     assert environment == found
 
 

@@ -16,8 +16,10 @@ from tests.compose.conftest import ROOT
 from tests.compose.documents import DOCUMENT
 from tests.compose.machine import run
 from tests.compose.stock import STOCK_PATH, stock_file
+from tests.loaded_file import loaded_file
 from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.desk.compose.variables import settings
+from transformer_serving.engine.container_commands import KEEP_TASKS_VARIABLE, commands
 from transformer_serving.gateway.access import PUBLISHED, TLS_CERT
 
 MONITORING = "-f compose/monitoring.yaml"
@@ -126,6 +128,32 @@ def confined(name: str, service: dict[str, Any]) -> None:
     assert limits["pids"] > 0, name
     wanted = "no" if name == "serving-service" else "unless-stopped"
     assert service["restart"] == wanted, name
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "seconds"),
+    [
+        ("-f compose/compose.yaml --profile local", {}, 3600),
+        ("-f compose/compose.yaml --profile local", {KEEP_TASKS_VARIABLE: "0"}, 0),
+        ("-f compose/compose.yaml --profile local", {KEEP_TASKS_VARIABLE: "450"}, 450),
+        ("-f compose/compose.yaml", {"CLEARML_API_HOST": "https://api"}, 0),
+        (ON_STOCK, {}, 0),
+    ],
+    ids=["local", "local-never", "local-other", "elsewhere", "stock"],
+)
+def test_tasks_of_dead_workers_are_deleted_on_the_kits_own_control_plane(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str,
+    given: dict[str, str], seconds: int,
+) -> None:  # fmt: skip
+    """A server of somebody's own keeps them unless its owner says otherwise."""
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    services = config(options, tmp_path)["services"]
+    (triton,) = (service for name, service in services.items() if name.endswith("triton"))
+    # As the entrypoint hands them on.
+    environment = {name: value for name, value in triton["environment"].items() if value}
+    loaded_file(ROOT / "docker" / "entrypoint.py", "entrypoint").read_secrets(environment)
+    assert f"--keep-tasks-seconds={seconds}" in commands(environment, tmp_path, "secret")[1]
 
 
 @pytest.mark.parametrize("address", ["[::1]", "192.0.2.7"])

@@ -245,6 +245,8 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
     assert "--exit-timeout-secs=10" in triton
     with pytest.raises(ValueError, match="CLEARML_TRITON_POLL_FREQ must be a number"):
         commands({"CLEARML_TRITON_POLL_FREQ": "often"}, tmp_path, "secret")
+    with pytest.raises(ValueError, match="KEEP_TASKS_SECONDS must be a number of at least 0"):
+        commands({"TRANSFORMER_SERVING_KEEP_TASKS_SECONDS": "-1"}, tmp_path, "secret")
 
 
 def test_keys_that_are_none_end_the_container_with_what_is_wrong(

@@ -15,7 +15,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.keys import add_key
 from transformer_serving.desk.local import parts, run_part
 from transformer_serving.desk.local.environment import check_settings, environment_of_parts
-from transformer_serving.desk.local.parts import BY_NAME, KEEP_TASKS_SECONDS
+from transformer_serving.desk.local.parts import BY_NAME
 from transformer_serving.desk.local.record import (
     MARK,
     Ports,
@@ -23,6 +23,7 @@ from transformer_serving.desk.local.record import (
     new_record,
     save_record,
 )
+from transformer_serving.engine.container_commands import KEEP_TASKS_SECONDS
 from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_CLIENT_CA, TLS_KEY
 from transformer_serving.gateway.figures.folder import VARIABLE
 from transformer_serving.gateway.settings import GENERATE_ENDPOINT, MAX_BODY_BYTES, WORKERS

@@ -30,6 +30,10 @@ GRACE_VARIABLE = "TRANSFORMER_SERVING_GRACE_SECONDS"
 _GRACE_SECONDS = 30.0
 FILTER_VARIABLE = "TRANSFORMER_SERVING_ENDPOINTS"
 KEEP_TASKS_VARIABLE = "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS"
+# On a control plane of the kit's own, where nobody else deletes them: each start of a worker makes
+# a task. docker/entrypoint.py leaves the variable where that one is asked.
+KEEP_TASKS_SECONDS = 3600
+LOCAL_API_VARIABLE = "TRANSFORMER_SERVING_LOCAL_API"
 MODEL_CACHE_VARIABLE = "TRANSFORMER_SERVING_MODEL_CACHE"
 _MOST_BYTES = 1 << 53
 STATE_FILE = "controller.json"
@@ -64,6 +68,7 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
 
 def _controller(environment: Mapping[str, str], state: Path) -> list[str]:
     poll = 60 * _number(environment, POLL_VARIABLE, _POLL_MINUTES)
+    kept = KEEP_TASKS_SECONDS if LOCAL_API_VARIABLE in environment else 0
     command = [
         sys.executable,
         "-m",
@@ -76,7 +81,7 @@ def _controller(environment: Mapping[str, str], state: Path) -> list[str]:
         f"--state={state / STATE_FILE}",
         f"--poll-seconds={poll:g}",
         f"--grace-seconds={_number(environment, GRACE_VARIABLE, _GRACE_SECONDS):g}",
-        f"--keep-tasks-seconds={_number(environment, KEEP_TASKS_VARIABLE, 0.0):g}",
+        f"--keep-tasks-seconds={_number(environment, KEEP_TASKS_VARIABLE, kept, or_0=True):g}",
         f"--filter={environment.get(FILTER_VARIABLE) or '*'}",
     ]
     if cache := environment.get(MODEL_CACHE_VARIABLE):
@@ -88,8 +93,9 @@ def _controller(environment: Mapping[str, str], state: Path) -> list[str]:
 
 
 def _number(
-    environment: Mapping[str, str], name: str, default: float, below: int = 86_400
-) -> float:
+    environment: Mapping[str, str], name: str, default: float, below: int = 86_400, *,
+    or_0: bool = False,
+) -> float:  # fmt: skip
     text = environment.get(name)
     if not text:
         return default
@@ -97,6 +103,7 @@ def _number(
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 < number < below:
-        raise ValueError(f"{name} must be a number above 0, less than {below}")
+    if not 0 < number < below and not (or_0 and number == 0):
+        least = "of at least" if or_0 else "above"
+        raise ValueError(f"{name} must be a number {least} 0, less than {below}")
     return number

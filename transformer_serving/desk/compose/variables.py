@@ -173,7 +173,8 @@ TRITON = Section(
         Variable(
             "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS",
             "Seconds without a sign after which the ClearML task of an inference container is "
-            "deleted; empty: never.",
+            "deleted; 0: never. Empty: 3600 on the local profile's control plane, never on another "
+            "server.",
         ),
         Variable(
             "TRANSFORMER_SERVING_MODEL_CACHE",

@@ -22,11 +22,10 @@ from transformer_serving.desk.local.record import (
     clearml_environment,
 )
 from transformer_serving.desk.versions.lock import read_lock
+from transformer_serving.engine.container_commands import KEEP_TASKS_SECONDS
 from transformer_serving.gateway.settings import WORKERS
 
 GRACE_SECONDS = 30
-# As the chart has it: each start of a worker makes a task in ClearML.
-KEEP_TASKS_SECONDS = 3600
 # Three looks of the workers.
 NOTICE_SECONDS = 3 * POLL_SECONDS
 _TRITON_EXIT_S = 1
