@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from transformer_serving.control_plane.files import leftovers
 from transformer_serving.control_plane.files.leftovers import Leftovers
-from transformer_serving.control_plane.files.store import FileStore
+from transformer_serving.control_plane.files.store import FileStore, Incoming
 from transformer_serving.control_plane.store import Kind, Store
 
 DAY = 24 * 3600.0
@@ -70,6 +70,61 @@ def test_a_removed_models_file_goes_after_a_day(data: Data) -> None:
     data.now += 120
     assert data.leftovers().collect() == 1
     assert not data.paths
+
+
+def test_folders_of_collected_bundles_go_a_day_after_what_was_in_them(data: Data) -> None:
+    folders = data.folder / "files"
+
+    def left() -> list[Path]:
+        """After a day in which nobody put anything anywhere."""
+        data.now += DAY + 60
+        for path in (one for one in folders.rglob("*") if one.is_dir()):
+            os.utime(path, (data.now - DAY - 1, data.now - DAY - 1))
+        data.leftovers().collect()
+        return [path.relative_to(folders) for path in sorted(folders.rglob("*"))]
+
+    for number in range(100):
+        data.put(f"bundles/{number}/models/m.zip")
+    data.put("bundles/kept/m.zip")
+    data.name("m", uri=f"{OWN}bundles/kept/m.zip")
+    while len(data.paths) > 1:
+        left()
+    # A removal changes the folder around it: each round takes one more.
+    assert [left() for _ in range(3)][-1] == [
+        Path("bundles"), Path("bundles/kept"), Path("bundles/kept/m.zip"),
+    ]  # fmt: skip
+
+
+def test_a_folder_that_just_became_empty_stays(data: Data) -> None:
+    data.put("bundles/1/m.zip")
+    data.files.delete("bundles/1/m.zip")
+    data.files.discard_left((data.folder / "files/bundles/1").stat().st_mtime)
+    assert (data.folder / "files/bundles/1").is_dir()
+
+
+def test_an_upload_into_a_folder_that_is_removed_meanwhile_arrives(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data.put("bundles/1/old")
+    data.files.delete("bundles/1/old")
+    move = Incoming.move
+    found: list[int] = []
+
+    def late(incoming: Incoming, folder: int, *rest: Any) -> None:
+        if not found:
+            found.append(folder)
+            data.files.discard_left(float("inf"))
+        move(incoming, folder, *rest)
+
+    incoming = data.files.receive()
+    incoming.write(b"x")
+    # Not lost with the folders.
+    monkeypatch.setattr(data.files, "_incoming", data.folder / "elsewhere")
+    (data.folder / "elsewhere").mkdir()
+    monkeypatch.setattr(Incoming, "move", late)
+    data.files.put(incoming, "bundles/1/new")
+    assert found
+    assert data.paths == {"bundles/1/new"}
 
 
 def test_one_that_is_named_again_begins_again(data: Data) -> None:

@@ -94,6 +94,13 @@ class FileStore:
         return Incoming(self._incoming / uuid.uuid4().hex)
 
     def put(self, incoming: Incoming, path: str) -> None:
+        try:
+            self._place(incoming, path)
+        except FileNotFoundError:
+            # A folder of the path was empty for a day, and was removed just now.
+            self._place(incoming, path)
+
+    def _place(self, incoming: Incoming, path: str) -> None:
         *folders, name = path_parts(path)
         with _refusing_blocked(), self._folder(folders, create=True) as folder:
             incoming.move(folder, name, self._placing)
@@ -116,7 +123,7 @@ class FileStore:
         return StoredFile(content, status.st_size, status.st_mtime, tag)
 
     def delete(self, path: str, before: float | None = None) -> bool:
-        """Removes a file; whether there was one. Folders stay: another upload may be in them.
+        """Removes a file; whether there was one. Folders stay until `discard_left`.
 
         With `before`, in seconds since the epoch, only one that came earlier.
         """
@@ -147,11 +154,18 @@ class FileStore:
                     yield str(path.relative_to(self._root)), path.lstat().st_mtime
 
     def discard_left(self, before: float) -> None:
-        """What uploads and backups left that were lost; one under way has written since."""
+        """What uploads and backups left that were lost; one under way has written since. And
+        folders that nothing was put into or taken from since.
+        """
         for left in (*self._incoming.iterdir(), *self._root.parent.glob("backup-*")):
             with suppress(FileNotFoundError):
                 if left.stat().st_mtime < before:
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
+        for folder, _, _ in os.walk(self._root, topdown=False):
+            # One that is not empty refuses.
+            with suppress(OSError):
+                if Path(folder) != self._root and os.stat(folder).st_mtime < before:
+                    os.rmdir(folder)
 
     @contextmanager
     def _folder(self, names: Sequence[str], create: bool) -> Iterator[int]:
