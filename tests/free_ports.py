@@ -1,6 +1,6 @@
 """Ports of this machine's loopback that nobody listens on right now.
 
-Below those that clients' connections get, and beside those of tests/stack: between the look and the
+Below those that clients' connections get: between the look and the
 start of what is to listen there, nobody else takes one. Each process of tests has its share.
 """
 
@@ -50,3 +50,26 @@ def is_free(port: int) -> bool:
         probe.bind(("127.0.0.1", port))
         return True
     return False
+
+
+def free_port_base() -> int:
+    """The first of six free ports in a row, below those that clients' connections get.
+
+    Beside those of `free_ports`. Each process of tests has its share here, too: what one
+    found free is listened to a moment later.
+    """
+    bases = own_bases(*share())
+    begin = os.getpid() % len(bases)
+    for base in [*bases[begin:], *bases[:begin]]:
+        try:
+            for port in range(base, base + 6):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return int(base)
+    raise AssertionError("no six free ports in a row")
+
+
+def own_bases(process: int, processes: int) -> range:
+    return range(20_000 + 7 * process, 32_000, 7 * processes)

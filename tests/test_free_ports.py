@@ -6,8 +6,16 @@ import socket
 
 import pytest
 
-from tests.free_ports import FIRST, LAST, free_ports, is_free, own_ports, share
-from tests.stack.conftest import free_port_base, own_bases
+from tests.free_ports import (
+    FIRST,
+    LAST,
+    free_port_base,
+    free_ports,
+    is_free,
+    own_bases,
+    own_ports,
+    share,
+)
 
 # The first that Linux gives to clients' connections, where nobody sets another.
 FIRST_OF_CLIENTS = 32_768

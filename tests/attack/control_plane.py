@@ -21,10 +21,10 @@ import requests
 from tests.attack.bundles import command
 from tests.attack.ground import Ground
 from tests.attack.seen import Seen, counted
+from tests.free_ports import free_port_base
 from tests.gateway.heavy_bodies import MIB, Statuses, post
 from tests.local.test_backup import damage
 from tests.small_disk import fill
-from tests.stack.conftest import free_port_base
 from tests.stack.small_bundles import Parts
 
 _PART = "control-plane"

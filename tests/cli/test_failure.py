@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tests.free_ports import free_ports
+from tests.free_ports import free_port_base
 from tests.small_disk import fill, small_disk
 from tests.stack.small_bundles import write_small
 from transformer_serving.desk.cli import Commands, main
@@ -22,7 +22,7 @@ from transformer_serving.desk.failure import failure_of
 def test_up_names_a_full_disk(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 1) as disk:
         fill(disk)
-        base = str(free_ports(6)[0])
+        base = str(free_port_base())
         done = CliRunner().invoke(main, ["up", "--state", str(disk / "s"), "--port-base", base])
         assert done.exit_code == 1
         full = f"error: no space is left on the disk of {disk / 's'}; free some and try again"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.engine.triton_server import wait_until
-from tests.free_ports import share
+from tests.free_ports import free_port_base
 from tests.stack.desk import Desk, Registered, register
 from tests.stack.editor import Editor, editor
 from tests.stack.load import Client, Seen
@@ -33,29 +32,6 @@ AT_THE_ROOT = "fill-mask"
 # clearml-serving's own command line; it only does not import torch, which takes two seconds.
 COMMAND = "transformer_serving.desk.clearml_tools.command"
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
-
-
-def free_port_base() -> int:
-    """The first of six free ports in a row, below those that clients' connections get.
-
-    Beside those of tests/free_ports.py. Each process of tests has its share here, too: what one
-    found free is listened to a moment later.
-    """
-    bases = own_bases(*share())
-    begin = os.getpid() % len(bases)
-    for base in [*bases[begin:], *bases[:begin]]:
-        try:
-            for port in range(base, base + 6):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return int(base)
-    raise AssertionError("no six free ports in a row")
-
-
-def own_bases(process: int, processes: int) -> range:
-    return range(20_000 + 7 * process, 32_000, 7 * processes)
 
 
 @dataclass(frozen=True)

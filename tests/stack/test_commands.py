@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.engine.triton_server import wait_until
-from tests.stack.conftest import CLI, ROOT, Stack, free_port_base
+from tests.free_ports import free_port_base
+from tests.stack.conftest import CLI, ROOT, Stack
 from transformer_serving.desk.local import supervision
 from transformer_serving.desk.local.parts import PARTS
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.stack.conftest import CLI, Stack, free_port_base
+from tests.free_ports import free_port_base
+from tests.stack.conftest import CLI, Stack
 from tests.stack.small_bundles import Parts, write_small
 
 # Names of our packages and of modules that an operator has lying about beside a bundle.

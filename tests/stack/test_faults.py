@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.stack.conftest import Stack, free_port_base
+from tests.free_ports import free_port_base
+from tests.stack.conftest import Stack
 from tests.stack.faults import (
     BODY,
     BOUND_S,

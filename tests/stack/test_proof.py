@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.stack.conftest import Stack, free_port_base
+from tests.free_ports import free_port_base
+from tests.stack.conftest import Stack
 from tests.stack.load import load
 from tests.stack.small_bundles import TEXT, Parts, write_small
 from transformer_serving.desk.cli.deploy import deploy_target

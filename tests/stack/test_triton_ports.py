@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from tests.engine.text_models import expected
-from tests.stack.conftest import Stack, free_port_base
+from tests.free_ports import free_port_base
+from tests.stack.conftest import Stack
 from tests.stack.faults import BODY
 from tests.stack.intruder import Found, break_in, code, send, target_of, tcp_ports
 from tests.stack.small_bundles import write_small
