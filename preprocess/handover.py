@@ -109,6 +109,12 @@ class Lent(NamedTuple):
 _LENT = "lent"
 
 
+def _code(outcome: Any) -> str | None:
+    """Of an error, whichever version of the code made it; None of anything else."""
+    code: str | None = getattr(getattr(outcome, "kind", None), "code", None)
+    return code
+
+
 class Successor:
     """What the generated preprocess.py is for the host: this bundle, behind its handover."""
 
@@ -175,12 +181,26 @@ class Successor:
             return await self.own.process(request, state, collect)
         self.handover.look()
         outcome = await lent.predecessor.process(request, lent.state, collect)
-        gone = getattr(getattr(outcome, "kind", None), "code", None) == "unavailable"
-        if not gone or not await self.handover.probe():
+        # What one of another task does not take is no fault of a body that is for this one.
+        foreign = _code(request) is not None and self._is_of_another_task(lent.predecessor)
+        gone = foreign or _code(outcome) == "unavailable"
+        if not gone:
+            return outcome
+        ready = await self.handover.probe()
+        if not ready and not foreign:
             return outcome
         del state[_LENT]
+        if not ready:
+            return ServingError(
+                "unavailable", "the bundle before this one has another task; this one answers as "
+                "soon as its engine is loaded",
+            )  # fmt: skip
         request = self.own.preprocess(lent.body, state, collect)
         return await self.own.process(request, state, collect)
+
+    def _is_of_another_task(self, predecessor: Any) -> bool:
+        theirs = getattr(getattr(predecessor, "endpoint", None), "task", None)
+        return theirs is not None and theirs != self.endpoint.task
 
     def postprocess(self, outcome: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         lent: Lent | None = state.get(_LENT)

@@ -138,3 +138,29 @@ def test_large_and_replaced_artifacts(
         assert os.path.getsize(copy) == 20_000_000
     """
     good(run_sdk(script, **threaded))
+
+
+def test_a_worker_whose_task_is_gone_says_so_with_the_fix(run_sdk: RunSdk) -> None:
+    """As after a restore of a backup from before its start."""
+    done = run_sdk("""
+        import os
+        from clearml import Task
+        from clearml.backend_api.services import tasks
+        from transformer_serving.contract.rollout import SEEN
+        from transformer_serving.gateway.rollout.figures import UntoldError, into_own
+
+        own = Task.init("project", "worker", "inference", auto_connect_frameworks=False)
+        write = into_own(Task)
+        write("{}")
+        assert Task.get_task(own.id).data.configuration[SEEN].value == "{}"
+        own.send(tasks.DeleteRequest(own.id, force=True))
+        try:
+            write("{}")
+        except UntoldError as error:
+            print(str(error).replace(own.id, "ID"), flush=True)
+        # The SDK has nothing to say good-bye to.
+        os._exit(0)
+    """)
+    assert done.returncode == 0, done.stderr
+    assert "this worker's task ID is not in ClearML" in done.stdout
+    assert "restart or roll inference" in done.stdout

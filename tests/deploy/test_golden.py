@@ -19,7 +19,13 @@ from tests.free_ports import free_port
 from tests.stack.small_bundles import write_small
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.contract.naming import VERSION_HEADER
-from transformer_serving.desk.deploy.golden import Differs, Refused, wait_for_golden
+from transformer_serving.desk.deploy.golden import (
+    Differs,
+    Refused,
+    Reply,
+    describe,
+    wait_for_golden,
+)
 
 GOLDEN = Golden(
     request={"text": "Good."}, answer={"label": "POSITIVE", "score": 0.9}, tolerance=0.001
@@ -68,6 +74,13 @@ def test_an_address_is_ready_when_its_last_worker_has_the_bundle(late: tuple[int
     with address(worker) as url:
         assert wait_for_golden(url, GOLDEN, VERSION, 60) is None
     assert len(asked) == 24 + 32
+
+
+def test_a_status_says_of_which_bundle_it_is() -> None:
+    body = {"message": "no text"}
+    assert describe(Reply(400, body, 6), 7) == "status 400 from bundle version 6 still: no text"
+    assert describe(Reply(400, body, 7), 7) == describe(Reply(400, body, None), 7)
+    assert describe(Reply(400, body, 7), 7) == "status 400: no text"
 
 
 def test_a_bundle_that_was_refused_is_not_waited_for() -> None:

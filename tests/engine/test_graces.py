@@ -104,7 +104,7 @@ def test_it_ends_once_no_job_has_the_model(tmp_path: Path) -> None:
     record = ModelRecord("m", "m", "f", (newest, *older), "")
     state = StateFile(tmp_path / "state.json")
     state.commit("m", record)
-    graces = Graces(state, 0)
+    graces = Graces(state, lambda record: True)
     assert [graces.has("m", number) for number in (3, 2, 7)] == [False, True, False]
     assert not graces.has("other", 2)
     graces.end(10.0, lambda _: False)
@@ -119,8 +119,8 @@ def test_until_workers_know_of_the_update_the_one_before_is_put_back(tmp_path: P
     older = replace(newest, number=1, drop_at=500.0)
     state = StateFile(tmp_path / "state.json")
     state.commit("m", ModelRecord("m", "m", "f", (newest, older), ""))
-    assert not Graces(state, 60.0, lambda: 64.0).has("m", 1)
-    assert Graces(state, 60.0, lambda: 65.0).has("m", 1)
+    assert not Graces(state, lambda record: False).has("m", 1)
+    assert Graces(state, lambda record: True).has("m", 1)
 
 
 def test_one_that_serves_by_then_is_not_ended(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_one_that_serves_by_then_is_not_ended(tmp_path: Path) -> None:
     older = replace(newest, number=1, drop_at=500.0)
     state = StateFile(tmp_path / "state.json")
     state.commit("m", ModelRecord("m", "m", "f", (newest, older), ""))
-    graces = Graces(state, 0)
+    graces = Graces(state, lambda record: True)
     assert graces.has("m", 1)
     again = ModelRecord("m", "m", "g", (replace(older, drop_at=None),), "")
     state.commit("m", again)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import socket
 import urllib.error
 import urllib.request
@@ -103,6 +104,9 @@ def test_proofs_are_kept_bounded_and_unreadable_ones_forgotten(
     assert [key for key in "abcd" if again.get(key)] == ["a", "c", "d"]
     assert again.get("a") == passed("a")
     assert [entry.name for entry in tmp_path.iterdir()] == ["proofs.json"]
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({"passed": [row | {"later": 1} for row in values["passed"]]}))
+    assert Proofs(path).get("a") == passed("a")
     for content in ("{", '{"passed": [{}]}', "[]"):
         path.write_text(content)
         assert Proofs(path).get("a") is None

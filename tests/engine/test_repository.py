@@ -95,7 +95,8 @@ class Machine:
             self.prover,
             Trust({}, self.repository),
             self.commit,
-            *(30.0, 30.0),
+            30.0,
+            all_know=lambda since: True,
             is_wanted=lambda served: self.plane.served["m"] == served,
             begins=lambda model, fingerprint: None,
             alone=lambda model: contextlib.nullcontext(self.state.records().get(model)),
@@ -122,7 +123,8 @@ def recovered(disk: Path) -> ModelRecord | None:
     repository, state = Repository(disk / "models"), StateFile(disk / "state.json")
     nothing: Any = None
     steps = Deployment(
-        *(nothing, nothing, repository, nothing, nothing, state.commit, 30.0, 30.0),
+        *(nothing, nothing, repository, nothing, nothing, state.commit, 30.0),
+        all_know=nothing,
         is_wanted=nothing,
         begins=nothing,
         alone=nothing,
@@ -189,7 +191,9 @@ def test_a_version_that_must_come_alone_waits_until_the_workers_know_of_it(
             machine.plane.add("m", first, preprocess_of(101))
 
     machine = Machine(tmp_path, lambda version: True)
-    machine.steps = dataclasses.replace(machine.steps, notice_s=150.0, sleep=sleep)
+    machine.steps = dataclasses.replace(
+        machine.steps, all_know=lambda since: len(slept) == 150, sleep=sleep
+    )
     first = write_bundle(tmp_path / "a", 101)
     machine.prepare(first, preprocess_of(101))
     machine.triton.ready = {"m": frozenset({101})}
@@ -458,16 +462,53 @@ def test_files_that_cannot_be_deleted_are_told(
     assert machine.repository.models() == set()
 
 
-@pytest.mark.parametrize("record", [ModelRecord("m", "m", "f", (), ""), None])
-def test_an_unreadable_state_file_is_kept_aside(tmp_path: Path, record: ModelRecord | None) -> None:
-    """One of a record without a version is, too: every step takes it that there is one."""
+@pytest.mark.parametrize("text", ["{", "[]", '{"models": 7}'])
+def test_an_unreadable_state_file_is_kept_aside(tmp_path: Path, text: str) -> None:
     path = tmp_path / "state.json"
-    if record is None:
-        path.write_text('{"models": {"m": {"versions": []}}}')
-    else:
-        StateFile(path).commit("m", record)
-    assert StateFile(path).records() == {}
-    assert (tmp_path / "state.unreadable").is_file()
+    path.write_text(text)
+    state = StateFile(path)
+    assert state.records() == {}
+    assert state.may_name("m")
+    assert (tmp_path / "state.unreadable").read_text() == text
+
+
+def test_what_only_another_release_knows_of_a_record_costs_nothing(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, lambda version: True)
+    machine.prepare(write_onnx(tmp_path / "a"), "")
+    path = machine.disk / "state.json"
+    values = json.loads(path.read_text())
+    values["models"]["m"] |= {"later": 1}
+    values["models"]["m"]["versions"][0] |= {"later": 2}
+    path.write_text(json.dumps(values))
+    assert StateFile(path).records() == machine.state.records()
+    service_on(machine.disk).recover()
+    assert versions_on(machine.disk) == {"1"}
+
+
+@pytest.mark.parametrize("row", [None, {"versions": []}, {"versions": [{"number": 1}]}])
+def test_a_record_that_cannot_be_read_costs_no_other_and_keeps_its_files(
+    tmp_path: Path, row: dict[str, Any] | None
+) -> None:
+    """A record without a version is none: every step takes it that there is one."""
+    machine = Machine(tmp_path, lambda version: True)
+    machine.prepare(write_onnx(tmp_path / "a"), "")
+    record = machine.state.records()["m"]
+    machine.state.commit("other", dataclasses.replace(record, model="other"))
+    path = machine.disk / "state.json"
+    values = json.loads(path.read_text())
+    values["models"]["m"] = row
+    path.write_text(json.dumps(values))
+    state = StateFile(path)
+    assert list(state.records()) == ["other"]
+    # It stays as it is for a release that can read it, as often as there is a start.
+    state.commit("other", None)
+    assert json.loads(path.read_text())["models"] == {"m": row}
+    service_on(machine.disk).recover()
+    repository = Repository(machine.disk / "models")
+    assert repository.has_files("m", record.current.token)
+    state.commit("m", record)
+    assert StateFile(path).records() == {"m": record}
+    assert not StateFile(path).may_name("m")
 
 
 def test_a_status_that_could_not_be_written_is_written_the_next_time(

@@ -167,7 +167,10 @@ async def test_an_answer_is_held_against_the_recorded_one() -> None:
         "no json": Response(b"{", headers={VERSION_HEADER: "7"}),
         "older": from_bundle({"any": "thing"}),
         "updating/3": from_bundle({"label": "other words", "score": 0.1}, version=6),
+        "refusing": from_bundle({"code": "text", "message": "no text"}, version=6),
+        "broken": from_bundle({"code": "text", "message": "no text"}),
     }
+    answers["refusing"].status_code = answers["broken"].status_code = 400
     processor = Processor(answers)
     for url in answers:
         recording(processor, url, None if url == "older" else Recorded(right, 0.001))
@@ -175,6 +178,7 @@ async def test_an_answer_is_held_against_the_recorded_one() -> None:
         found = {url: await played.get(f"endpoints/{url}") for url in answers}
         assert (await played.get("ready"))[0] == 200
     rows = {url: (status, row["compared"], row["reason"]) for url, (status, row) in found.items()}
+    other, refused = "another bundle answers: its engine is not loaded yet", "400 text: no text"
     differs = "the answer differs from the recorded one: its"
     assert rows == {
         "right": (200, True, None),
@@ -182,7 +186,9 @@ async def test_an_answer_is_held_against_the_recorded_one() -> None:
         "text": (503, True, f"{differs} texts or its form"),
         "no json": (503, False, "its answer could not be judged; see the worker's log"),
         "older": (200, False, None),
-        "updating/3": (200, False, "another bundle answers: its engine is not loaded yet"),
+        "updating/3": (200, False, other),
+        "refusing": (503, False, f"{other}, and does not answer this one's request: {refused}"),
+        "broken": (503, False, refused),
     }
     assert SECRET not in repr(rows)
 

@@ -232,3 +232,37 @@ async def test_an_error_of_the_predecessor_is_its_own_to_answer(successor: Succe
     before(successor, older, engine)
     assert (await answer(successor)).headers["x-bundle-version"] == "1"
     assert older.asked == ["preprocess", "process", "postprocess"]
+
+
+@pytest.mark.parametrize(
+    ("task", "status", "by"), [("rerank", 503, "2"), ("text-classification", 400, "1")]
+)
+async def test_a_body_that_one_of_another_task_refuses_is_asked_again_later(
+    successor: Successor, task: str, status: int, by: str
+) -> None:
+    """As of an endpoint that was removed and added again, whose engine is not loaded yet."""
+
+    class Refusing(Older):
+        def preprocess(self, body: Any, state: dict[str, Any], collect: Any = None) -> Any:
+            return self.outcome
+
+        async def process(self, request: Any, state: dict[str, Any], collect: Any = None) -> Any:
+            return request
+
+        def postprocess(self, outcome: Any, state: dict[str, Any], collect: Any = None) -> Any:
+            headers = {"x-bundle-version": "1"}
+            return SimpleNamespace(status_code=outcome.kind.status, headers=headers)
+
+    assert successor.endpoint.task == "text-classification"
+    older, engine = Refusing(ServingError("invalid_field", "no documents")), Engine()
+    older.endpoint.task = task
+    before(successor, older, engine)
+    refused = await answer(successor)
+    assert (refused.status_code, refused.headers["x-bundle-version"]) == (status, by)
+    assert ("retry-after" in refused.headers) == (status == 503)
+    engine.ready = True
+    successor.handover._next_probe = 0
+    await answer(successor)
+    await asyncio.sleep(0)
+    served = await answer(successor)
+    assert (served.status_code, served.headers["x-bundle-version"]) == (200, "2")

@@ -10,8 +10,10 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from transformer_serving.contract.known_fields import known_fields
 
 # What a row that was edited by hand may raise.
 _UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
@@ -216,8 +218,8 @@ def read_plans(text: str | None) -> dict[str, Plan]:
     found = {}
     for endpoint, row in _object(text).items():
         with suppress(*_UNREADABLE):
-            made = Plan(**_of(Plan, row))
-            allowed = Allowed(**_of(Allowed, row["allowed"]))
+            made = Plan(**known_fields(Plan, row))
+            allowed = Allowed(**known_fields(Allowed, row["allowed"]))
             steps = tuple(float(step) for step in made.steps)
             found[endpoint] = replace(made, steps=steps, allowed=allowed)
     return found
@@ -232,7 +234,7 @@ def read_states(text: str | None) -> dict[str, State]:
     found = {}
     for endpoint, row in _object(text).items():
         with suppress(*_UNREADABLE):
-            made = State(**_of(State, row))
+            made = State(**known_fields(State, row))
             found[endpoint] = replace(made, says=tuple(made.says))
     return found
 
@@ -260,12 +262,7 @@ def _arm(row: Mapping[str, Any]) -> Arm:
         int(length): {int(at): number for at, number in bins.items()}
         for length, bins in row["lengths"].items()
     }
-    return Arm(**{**_of(Arm, row), "lengths": lengths})
-
-
-def _of(kind: type[Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a row what this kit knows: a newer one may have more to say."""
-    return {known.name: row[known.name] for known in fields(kind) if known.name in row}
+    return Arm(**{**known_fields(Arm, row), "lengths": lengths})
 
 
 def _object(text: str | None) -> dict[str, Any]:

@@ -33,6 +33,7 @@ log = logging.getLogger("transformer_serving.gateway")
 _SHORT_TEXT = {"text": "ready"}
 _TIMEOUT_S = 10.0
 EVERY_S = 15.0
+_OTHER = "another bundle answers: its engine is not loaded yet"
 # New endpoints are looked for this often: one is not ready until it was asked.
 _LOOK_S = 1.0
 
@@ -160,13 +161,17 @@ class GoldenRounds:
 
 def _judged(url: str, endpoint: Any, answer: Response) -> GoldenResult:
     """By the recorded answer, where the bundle has one and gave this answer itself."""
+    by = answer.headers.get(VERSION_HEADER)
+    is_other = by is not None and by != str(getattr(endpoint, "bundle_version", by))
     if answer.status_code != 200:
-        return _result(url, "failed", _status(answer))
+        # Of the one before, a refusal says nothing of this one.
+        other = f"{_OTHER}, and does not answer this one's request: " if is_other else ""
+        return _result(url, "failed", other + _status(answer))
     recorded = getattr(endpoint, "recorded", None)
     if recorded is None:
         return _result(url, "ok", None)
-    if answer.headers.get(VERSION_HEADER) != str(endpoint.bundle_version):
-        return _result(url, "ok", "another bundle answers: its engine is not loaded yet")
+    if is_other or by is None:
+        return _result(url, "ok", _OTHER)
     body = orjson.loads(answer.body)
     if agrees(body, recorded.answer, recorded.tolerance):
         return _result(url, "ok", None, compared=True)

@@ -41,6 +41,7 @@ CANDIDATE = {
     "preprocess_artifact": "py_code_texts_77",
 }  # fmt: skip
 THERE: dict[str, Any] = {"texts": OWN, "texts/77": CANDIDATE, "other": {"model_id": "else"}}
+NAMED = {**THERE, "texts": {**OWN, "model_id": "new"}}
 BEGUN = begun(PLAN, THERE, 100.0)
 PHASES = (HOLDING, PROMOTING, LEAVING, RETURNING)
 
@@ -127,9 +128,9 @@ def test_promoting_waits_for_the_endpoints_own_engine_and_every_worker() -> None
     state = replace(BEGUN, phase=PROMOTING, since=190.0)
     assert next_state(PLAN, state, known(serves=False)).phase == PROMOTING
     assert next_state(PLAN, state, known(serves=True, acked=False)).phase == PROMOTING
-    leaving = next_state(PLAN, state, known(serves=True))
+    leaving = next_state(PLAN, state, known(serves=True, endpoints=NAMED))
     assert leaving.phase == LEAVING
-    over = next_state(PLAN, leaving, known())
+    over = next_state(PLAN, leaving, known(endpoints=NAMED))
     assert (over.phase, over.outcome) == (OVER, PROMOTED)
     assert next_state(PLAN, state, known(now=9_000.0)).phase == RETURNING
 
@@ -165,10 +166,60 @@ def test_what_goes_wrong_while_it_is_promoted_goes_back(more: dict[str, Any], pa
 
 def test_a_candidate_that_is_lost_is_no_harm_once_the_endpoint_serves() -> None:
     state = replace(BEGUN, phase=PROMOTING, since=190.0)
-    own = {**THERE, "texts": {**OWN, "model_id": "new"}}
-    lost = {"lost_s": 16.0, "serves": True, "endpoints": own}
+    lost = {"lost_s": 16.0, "serves": True, "endpoints": NAMED}
     assert next_state(PLAN, state, known(**lost)).phase == LEAVING
     assert next_state(PLAN, state, known(**lost, acked=False)).phase == PROMOTING
+
+
+def test_a_promotion_that_another_writer_undid_is_written_again_before_it_leaves() -> None:
+    """clearml-serving's `model add` puts the whole map back that it read at its start."""
+    promoting = replace(BEGUN, phase=PROMOTING, since=190.0)
+    assert next_state(PLAN, promoting, known(serves=True)).phase == PROMOTING
+    for phase in (PROMOTING, LEAVING):
+        state = replace(BEGUN, phase=phase, since=190.0)
+        kept = next_state(PLAN, state, known(serves=True))
+        assert kept.phase == phase
+        endpoints, _ = routes(PLAN, kept, THERE, {})
+        assert endpoints["texts"]["model_id"] == "new"
+        assert endpoints["texts/77"] == CANDIDATE
+    leaving = replace(BEGUN, phase=LEAVING)
+    gone = next_state(PLAN, leaving, known(endpoints={"texts": OWN}))
+    assert gone.phase == RETURNING
+    assert "somebody else undid the promotion" in gone.reason
+    # A third bundle came after the promotion.
+    after = {**THERE, "texts": {**OWN, "model_id": "third"}}
+    assert next_state(PLAN, leaving, known(endpoints=after)).outcome == PROMOTED
+    assert routes(PLAN, leaving, after, {})[0] == after
+
+
+def test_after_its_end_a_promotion_is_told_from_a_rollback() -> None:
+    over = replace(BEGUN, phase=OVER, outcome=PROMOTED)
+    endpoints, _ = routes(PLAN, over, THERE, {})
+    assert endpoints["texts"]["model_id"] == "new"
+    assert "texts/77" not in endpoints
+    assert routes(PLAN, over, {"texts": OWN}, {})[0] == {"texts": OWN}
+
+
+def test_whoever_has_not_told_yet_holds_up_the_next_step_and_no_verdict() -> None:
+    good = served(arm(3_000))
+    looked = next_state(PLAN, BEGUN, known(steps=good, now=110.0))
+    assert looked.well
+    unheard = next_state(PLAN, looked, known(steps=good, acked=False, now=170.0))
+    assert (unheard.step, unheard.well) == (0, False)
+    # What is known of by then was judged before.
+    heard = next_state(PLAN, unheard, known(steps=good, now=180.0))
+    assert (heard.step, heard.looks) == (0, 1)
+    more = served(arm(4_000))
+    assert next_state(PLAN, heard, known(steps=more, now=190.0)).step == 1
+    bad = served(arm(4_000, errors=1_000))
+    assert next_state(PLAN, looked, known(steps=bad, acked=False, now=170.0)).phase == RETURNING
+
+
+def test_where_nobody_tells_anything_it_says_so() -> None:
+    nobody = next_state(PLAN, BEGUN, known(acked=False, workers=0))
+    assert "no worker has told anything" in nobody.says[0]
+    one = next_state(PLAN, BEGUN, known(acked=False, workers=1))
+    assert "not every worker has told" in one.says[0]
 
 
 def test_returning_waits_for_every_worker() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.rollouts.test_course import arm
 from tests.engine.serving import ListedEndpoints
 from transformer_serving.contract.rollout import (
     ABORT,
@@ -35,6 +36,7 @@ from transformer_serving.contract.rollout import (
 )
 from transformer_serving.engine.controller.rollouts.taking import Rollouts
 from transformer_serving.engine.controller.status import UNPROVEN, EndpointStatus
+from transformer_serving.engine.errors import EngineError
 
 PLAN = Plan("a1", "texts", 77, "new", "old", (10.0, 100.0), 60.0)
 
@@ -65,6 +67,7 @@ class Service(ListedEndpoints):
             "canary": {},
         }
         self.workers: dict[str, Seen] = {}
+        self.is_away = False
         self.written = 0
         self.tags: list[tuple[str, str]] = []
         self.takes_tags = True
@@ -83,6 +86,8 @@ class Service(ListedEndpoints):
         self.written += 1
 
     def of_instances(self, name: str) -> Mapping[str, str]:
+        if self.is_away:
+            raise EngineError("the workers' tasks could not be read")
         return {task: seen_text(seen) for task, seen in self.workers.items()}
 
     def tag_model(self, model: str, tag: str) -> bool:
@@ -169,6 +174,7 @@ def test_a_tag_that_was_not_taken_is_tried_again_by_whichever_controller() -> No
     service.takes_tags = False
     rollouts = Rollouts(service)
     rollouts.take(READY)
+    service.items["endpoints"]["texts"] = {"model_id": "new"}
     service.items[STATES] = states_text({"texts": replace(service.state, phase=LEAVING)})
     service.sync("one")
     rollouts.take(READY)
@@ -441,3 +447,159 @@ def test_rows_that_a_newer_kit_or_a_hand_has_written() -> None:
     for text in ("[]", '{"steps": 1}', '{"marks": 1}', '{"beat": "x"}'):
         with pytest.raises(ValueError, match="rollout"):
             read_seen(text)
+
+
+def outage(service: Service, rollouts: Rollouts, clock: Clock, seconds: int) -> None:
+    """ClearML answers neither controller nor workers."""
+    service.is_away = True
+    for _ in range(seconds // 2):
+        clock.now += 2
+        with pytest.raises(EngineError):
+            rollouts.take(READY)
+    service.is_away = False
+    clock.now += 2
+    rollouts.take(READY)
+
+
+PROMOTED_READY = [replace(row, bundle_version=77) for row in READY]
+
+
+@pytest.mark.parametrize("seconds", [20, 60, 600])
+@pytest.mark.parametrize("wish", [ABORT, PROMOTE])
+def test_in_an_outage_no_worker_is_silent(clock: Clock, wish: str, seconds: int) -> None:
+    """None could tell, and each goes on with its route to the candidate."""
+    service = Service(PLAN)
+    rollouts = Rollouts(service, now=lambda: clock.now)
+    rollouts.take(READY)
+    service.sync("one", "two")
+    service.wish(wish)
+    rollouts.take(READY)
+    if wish == PROMOTE:
+        service.sync("one", "two")
+        rollouts.take(PROMOTED_READY)
+    leaving = service.state.phase
+    assert leaving == (LEAVING if wish == PROMOTE else RETURNING)
+    outage(service, rollouts, clock, seconds)
+    for _ in range(10):
+        clock.now += 2
+        service.sync("two")
+        rollouts.take(READY)
+        assert service.state.phase == leaving
+        assert "texts/77" in service.items["endpoints"]
+    service.sync("one")
+    rollouts.take(READY)
+    assert service.state.is_over
+
+
+def holding_well(service: Service, clock: Clock) -> Rollouts:
+    """30 s of a hold of 60 are over, and every figure was well."""
+    rollouts = Rollouts(service, now=lambda: clock.now)
+    rollouts.take(READY)
+    service.sync("one", "two")
+    for seen in service.workers.values():
+        seen.steps = {"a1 0": {OLD: arm(9_000), NEW: arm(3_000)}}
+    for _ in range(15):
+        clock.now += 2
+        service.sync("one", "two")
+        rollouts.take(READY)
+    assert service.state.well
+    return rollouts
+
+
+def test_after_an_outage_what_was_answered_in_it_is_waited_for(clock: Clock) -> None:
+    service = Service(PLAN)
+    rollouts = holding_well(service, clock)
+    outage(service, rollouts, clock, 600)
+    assert (service.state.phase, service.state.step) == (HOLDING, 0)
+    service.workers["one"].steps["a1 0"][NEW] = arm(5_000, errors=1_000)
+    service.sync("one")
+    rollouts.take(READY)
+    assert service.state.phase == RETURNING
+    assert service.state.reason.startswith("errors: worse")
+
+
+def test_an_outage_is_no_part_of_a_hold(clock: Clock) -> None:
+    service = Service(PLAN)
+    rollouts = holding_well(service, clock)
+    outage(service, rollouts, clock, 600)
+    began = clock.now
+    while service.state.step == 0:
+        clock.now += 2
+        for seen in service.workers.values():
+            seen.steps["a1 0"][NEW].add(arm(500))
+        service.sync("one", "two")
+        rollouts.take(READY)
+        assert clock.now - began < 200
+    assert 20 <= clock.now - began <= 40
+
+
+def test_an_outage_ends_no_promotion(clock: Clock) -> None:
+    service = Service(PLAN)
+    rollouts = Rollouts(service, now=lambda: clock.now)
+    rollouts.take(READY)
+    service.sync("one")
+    service.wish(PROMOTE)
+    rollouts.take(READY)
+    outage(service, rollouts, clock, 600)
+    assert service.state.phase == PROMOTING
+    service.sync("one")
+    rollouts.take(PROMOTED_READY)
+    assert service.state.phase == LEAVING
+
+
+def test_a_controller_that_has_just_come_waits_for_what_is_told_anew(clock: Clock) -> None:
+    """What it finds may be of before an outage."""
+    service = Service(PLAN)
+    holding_well(service, clock)
+    service.items[STATES] = states_text({"texts": replace(service.state, by="")})
+    clock.now += 600
+    newcomer = Rollouts(service, now=lambda: clock.now)
+    newcomer.take(READY)
+    assert (service.state.step, service.state.well) == (0, False)
+
+
+def test_a_controller_is_not_gone_because_clearml_was(clock: Clock) -> None:
+    service = Service(PLAN)
+    first, second = (Rollouts(service, now=lambda: clock.now) for _ in range(2))
+    for rollouts in (first, second):
+        rollouts.take(READY)
+    taker = service.state.by
+    service.is_away = True
+    for _ in range(30):
+        clock.now += 2
+        with pytest.raises(EngineError):
+            second.take(READY)
+    service.is_away = False
+    second.take(READY)
+    assert service.state.by == taker
+
+
+@pytest.mark.parametrize("wish", [ABORT, PROMOTE])
+def test_where_another_writer_undid_the_end_every_worker_is_asked_anew(
+    clock: Clock, wish: str
+) -> None:
+    """It may have taken over what stood there meanwhile, and the candidate's route with it."""
+    service = Service(PLAN)
+    rollouts = Rollouts(service, now=lambda: clock.now)
+    rollouts.take(READY)
+    stale = {name: dict(service.items[name]) for name in ("endpoints", "canary")}
+    service.sync("one")
+    service.wish(wish)
+    rollouts.take(READY)
+    if wish == PROMOTE:
+        service.sync("one")
+        service.items |= {name: dict(stale[name]) for name in stale}
+        rollouts.take(PROMOTED_READY)
+        assert service.state.phase == PROMOTING
+        service.sync("one")
+        rollouts.take(PROMOTED_READY)
+    leaving = service.state.phase
+    assert leaving in (LEAVING, RETURNING)
+    service.items |= {name: dict(stale[name]) for name in stale}
+    rollouts.take(READY)
+    assert service.items["canary"] == {}
+    assert service.state.phase == leaving
+    service.sync("one")
+    rollouts.take(READY)
+    assert service.state.is_over
+    assert service.items["endpoints"]["texts"]["model_id"] == ("new" if wish == PROMOTE else "old")

@@ -106,4 +106,5 @@ def describe(reply: Reply, version: int) -> str:
     body = reply.body if isinstance(reply.body, dict) else {}
     if reply.status == 0:
         return f"nothing answers at its address: {body.get('message')}"
-    return f"status {reply.status}: {body.get('message') or body.get('detail') or 'no message'}"
+    by = "" if reply.version in (None, version) else f" from bundle version {reply.version} still"
+    return f"status {reply.status}{by}: {body.get('message') or body.get('detail') or 'no message'}"

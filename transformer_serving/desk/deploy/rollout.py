@@ -154,10 +154,8 @@ def start(
         limit.report("waiting for another deploy of this machine to end")
         with one_at_a_time(target.lock):
             limit.report(f"asking whether {endpoint} is in a rollout")
-            old_model_id, listed = _checked(target, bundle, endpoint)
-            candidate = candidate_name(endpoint, bundle.manifest.bundle_version)
-            size, free = _engine_bytes(bundle), _free(target)
-            _afforded(Cost(candidate, listed, size, free, mirror, shadow), tell)
+            old_model_id, cost = _checked(target, bundle, endpoint)
+            _afforded(replace(cost, mirror=mirror, shadow=shadow), tell)
             limit.report(f"noting what {endpoint} serves until now")
             note_served(target, endpoint, target.ask(endpoint, bundle.manifest.golden.request))
             limit.report(f"uploading the candidate for {endpoint}")
@@ -174,12 +172,16 @@ def start(
         with taken_out_again(target, plan):
             _wait_for(target, bundle, plan, limit, refusals)
             limit.report("writing the plan")
-            with one_at_a_time(target.plans_lock):
-                # Another one may have begun while this one's candidate was loaded.
-                refuse_in_rollout(target.cli, endpoint)
-                write(target.cli, plan)
+            _write(target, plan)
     _forget_older(target, plan, keep)
     return Rollout(plan, None)
+
+
+def _write(target: DeployTarget, plan: Plan) -> None:
+    """Raises Failure where another one has begun while this one's candidate was loaded."""
+    with one_at_a_time(target.plans_lock):
+        refuse_in_rollout(target.cli, plan.endpoint)
+        write(target.cli, plan)
 
 
 def _forget_older(target: DeployTarget, plan: Plan, keep: int | None) -> None:
@@ -192,8 +194,8 @@ def _forget_older(target: DeployTarget, plan: Plan, keep: int | None) -> None:
             )  # fmt: skip
 
 
-def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, int]:
-    """The endpoint's present model, and how many endpoints there are.
+def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, Cost]:
+    """The endpoint's present model, and what a candidate beside it costs.
 
     Raises Failure (exit code 2) where it cannot be begun.
     """
@@ -220,7 +222,7 @@ def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, 
     rows = target.registry().bundles(endpoint)
     if any(row.model_id == model_id and row.bundle_version == version for row in rows):
         raise Failure(f"'{endpoint}' serves bundle {version} already", exit_code=2)
-    return model_id, len(listed)
+    return model_id, Cost(candidate, len(listed), _engine_bytes(bundle), _free(target))
 
 
 def _afforded(cost: Cost, tell: StepReport) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -43,10 +42,11 @@ class Deployment:
     """The steps behind the planned actions. `commit` makes a record (None: gone) the last good
     state, on disk when it returns; what it does not name is deleted only afterwards.
 
-    `grace_s` is how long an old version serves on beside the new one, `notice_s` how long it takes
-    until every worker knows of an update; `is_wanted` whether an endpoint is still to be so. In the
-    block of `alone` nobody else changes the model; it gives the record as it is by then. `begins`
-    hears of each load, by model and fingerprint, once its turn has come and before it begins.
+    `grace_s` is how long an old version serves on beside the new one; `all_know` whether every
+    worker knows by now of what was asked for at a time on time.monotonic's clock; `is_wanted`
+    whether an endpoint is still to be so. In the block of `alone` nobody else changes the model; it
+    gives the record as it is by then. `begins` hears of each load, by model and fingerprint, once
+    its turn has come and before it begins.
     """
 
     control_plane: ControlPlane
@@ -56,7 +56,7 @@ class Deployment:
     trust: Trust
     commit: Commit
     grace_s: float
-    notice_s: float
+    all_know: Callable[[float], bool]
     is_wanted: Callable[[Served], bool]
     begins: Callable[[str, str], None]
     alone: Callable[[str], contextlib.AbstractContextManager[ModelRecord | None]]
@@ -250,7 +250,7 @@ class Deployment:
         """The old version goes as the new one comes: by then every worker must know of the new one,
         or it would ask for a version that is gone. Others have the turn meanwhile."""
         turn.close()
-        looks = math.ceil(self.notice_s / _LOOK_S)
+        began = time.monotonic()
         while True:
             if not self.is_wanted(served):
                 raise EngineError("another one was asked for while this one waited")
@@ -258,8 +258,7 @@ class Deployment:
             # once, as what is put back does.
             if old.number not in self.triton.loaded().get(served.model, ()):
                 return
-            if looks:
-                looks -= 1
+            if not self.all_know(began):
                 self.sleep(_LOOK_S)
             elif self._at_work.acquire(timeout=_LOOK_S):
                 turn.callback(self._at_work.release)

@@ -6,7 +6,6 @@ Tested by tests/engine/test_graces.py.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,14 +16,12 @@ _log = logging.getLogger(__name__)
 
 
 class Graces:
-    """`has` is for the thread that looks for dead models, `end` for the loop. `notice_s` is how
-    long it takes until nobody asks for the version before an update any more.
+    """`has` is for the thread that looks for dead models, `end` for the loop. `is_known` says
+    whether nobody asks for the version before an update any more.
     """
 
-    def __init__(
-        self, state: StateFile, notice_s: float, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._state, self._notice_s, self._clock = state, notice_s, clock
+    def __init__(self, state: StateFile, is_known: Callable[[ModelRecord], bool]) -> None:
+        self._state, self._is_known = state, is_known
         self._dead: set[tuple[str, int]] = set()
 
     def has(self, model: str, number: int) -> bool:
@@ -35,7 +32,7 @@ class Graces:
         record = self._state.records().get(model)
         if record is None or number not in _in_grace(record):
             return False
-        if self._clock() < record.current.since + self._notice_s:
+        if not self._is_known(record):
             return False
         if (model, number) not in self._dead:
             _log.error("%s: the process of version %d died in its grace, which ends", model, number)

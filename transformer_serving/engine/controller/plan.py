@@ -42,7 +42,8 @@ class Situation:
     was never reached; `loaded` maps models to ready versions, None while Triton is away. `unproven`
     are models whose version in service must first be proven on this machine, or checked by the
     files that lie here, `untrusted` those of which it is to be fetched and checked before it is
-    loaded again, `leftover` those that are to go though no record knows them."""
+    loaded again, `leftover` those that are to go though no record knows them, `unknown` those of
+    whose version in service a worker may not have heard yet."""
 
     wanted: Mapping[str, str] | None
     records: Mapping[str, ModelRecord]
@@ -52,6 +53,7 @@ class Situation:
     unproven: frozenset[str] = frozenset()
     leftover: frozenset[str] = frozenset()
     untrusted: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()
 
 
 def plan(situation: Situation) -> dict[str, Action]:
@@ -83,7 +85,9 @@ def _action(model: str, situation: Situation) -> Action | None:
         return Prepare() if broken and wanted == record.fingerprint else Reload()
     if wanted is not None and wanted != record.fingerprint and _free(model, wanted, situation):
         return Prepare()
-    over = len(record.kept(situation.now)) < len(record.versions)
+    # A worker that does not know of the newest yet asks for the one before.
+    is_known = model not in situation.unknown
+    over = is_known and len(record.kept(situation.now)) < len(record.versions)
     if not lost and over and _free(model, record.fingerprint, situation):
         return Retire()
     return None

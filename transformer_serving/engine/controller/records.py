@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
+from transformer_serving.contract.known_fields import known_fields
+
 
 @dataclass(frozen=True)
 class Version:
@@ -155,10 +157,11 @@ def record_to_json(record: ModelRecord) -> dict[str, Any]:
 
 
 def record_from_json(values: Mapping[str, Any]) -> ModelRecord:
-    versions = tuple(Version(**version) for version in values["versions"])
+    rows = values["versions"]
+    versions = tuple(Version(**known_fields(Version, version)) for version in rows)
     if not versions:
         raise ValueError("a record has no version")
-    return ModelRecord(**{**values, "versions": versions})
+    return ModelRecord(**{**known_fields(ModelRecord, values), "versions": versions})
 
 
 def failures_to_json(failures: Failures) -> list[dict[str, Any]]:
@@ -170,7 +173,7 @@ def failures_from_json(rows: Any) -> dict[tuple[str, str], FailedChange]:
     found = {}
     try:
         for row in rows or ():
-            values = {name: value for name, value in row.items() if name != "model"}
+            values = known_fields(FailedChange, row)
             times = {name: float(row[name]) for name in ("at", "retry_at")}
             kind, tries = Kind(row["kind"]), int(row["tries"])
             failure = FailedChange(**{**values, **times, "tries": tries, "kind": kind})

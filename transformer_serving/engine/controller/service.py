@@ -24,6 +24,7 @@ from transformer_serving.engine.controller.graces import Graces
 from transformer_serving.engine.controller.jobs import Jobs
 from transformer_serving.engine.controller.look import Loaded, Look
 from transformer_serving.engine.controller.metrics import MetricsPage
+from transformer_serving.engine.controller.notices import Notices
 from transformer_serving.engine.controller.plan import (
     Action,
     Prepare,
@@ -87,29 +88,30 @@ class Service:
         self._figures = figures
         self._publication = Publication(page, state, self._report)
         self._rollouts = Rollouts(control_plane, settings.endpoint_filter, poll_s=settings.poll_s)
+        # The SDK's calls in a thread of their own: they may block for long. Downloads, updates and
+        # reloads apart, so that no slow one delays putting a lost model back.
+        self._sdk = ThreadPoolExecutor(1, "sdk")
+        self._sync = Sync(
+            *(control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of),
+            self._endpoint_of,
+        )
         grace_s = settings.grace_s
         notice_s = grace_s if settings.notice_s is None else settings.notice_s
+        self._notices = Notices(self._sync, notice_s)
         self._trust = Trust(os.environ, repository)
         self._deployment = Deployment(
             *(control_plane, triton, repository, prover, self._trust, state.commit, grace_s),
-            notice_s=notice_s,
+            all_know=self._notices.over,
             is_wanted=self._is_wanted,
             begins=self._begins,
             alone=self._alone,
         )
         self._wake = threading.Event()
-        # The SDK's calls in a thread of their own: they may block for long. Downloads, updates and
-        # reloads apart, so that no slow one delays putting a lost model back.
-        self._sdk = ThreadPoolExecutor(1, "sdk")
         self._fetches = Fetches(self._deployment.fetch, repository.discard, self._wake.set)
         self._jobs = Jobs(self._wake.set)
         self._faults = Faults()
-        self._graces = Graces(state, notice_s)
+        self._graces = Graces(state, self._notices.known)
         self._look = Look(triton, self._greet, self._graces.has, self._faults)
-        self._sync = Sync(
-            *(control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of),
-            self._endpoint_of,
-        )
         self._head_start_ends = time.monotonic() + (_HEAD_START_S if state.records() else 0.0)
         self._failures = FailedChanges(state, time.time())
 
@@ -134,8 +136,9 @@ class Service:
                     self._state.commit(model, None)
         # Fetched for a first load that ended the container: it is fetched again, to a place anew.
         for model in self._repository.models() - set(self._state.records()):
-            with self._faults.noted(f"the files of {model}"):
-                self._repository.keep_only(model, ())
+            if not self._state.may_name(model):
+                with self._faults.noted(f"the files of {model}"):
+                    self._repository.keep_only(model, ())
 
     def round(self) -> None:
         """Nothing that goes wrong in it ends the controller, nor keeps its other parts."""
@@ -201,6 +204,7 @@ class Service:
                 unproven=unproven,
                 leftover=frozenset(leftover),
                 untrusted=self._trust.untrusted(records),
+                unknown=self._notices.unknown(records.values()),
             )
         )
 

@@ -38,12 +38,22 @@ class StateFile:
         self._lock = threading.Lock()
         self._written = ""
         self._status: Mapping[str, Any] = {}
+        self._records: dict[str, ModelRecord] = {}
+        self._failures: dict[tuple[str, str], FailedChange] = {}
+        # Records that only another release of the kit can read: they stay as they are.
+        self._unread: dict[str, Any] = {}
+        self._is_lost = False
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._records, self._failures = self._read()
+        self._read()
 
     def records(self) -> dict[str, ModelRecord]:
         with self._lock:
             return dict(self._records)
+
+    def may_name(self, model: str) -> bool:
+        """Whether a record that could not be read may name files of the model."""
+        with self._lock:
+            return self._is_lost or model in self._unread
 
     def commit(self, model: str, record: ModelRecord | None) -> None:
         """Make `record` the last good state of the model; on disk when this returns.
@@ -51,14 +61,16 @@ class StateFile:
         Where that cannot be written, the state is what it was.
         """
         with self._lock:
-            before = self._records
-            self._records = {name: row for name, row in before.items() if name != model}
+            before = self._records, self._unread
+            self._records, self._unread = (
+                {name: row for name, row in rows.items() if name != model} for rows in before
+            )
             if record is not None:
                 self._records[model] = record
             try:
                 self._write(durable=True)
             except OSError:
-                self._records = before
+                self._records, self._unread = before
                 raise
 
     def failures(self) -> dict[tuple[str, str], FailedChange]:
@@ -97,22 +109,32 @@ class StateFile:
         with contextlib.suppress(OSError):
             os.utime(self._path)
 
-    def _read(self) -> tuple[dict[str, ModelRecord], dict[tuple[str, str], FailedChange]]:
+    def _read(self) -> None:
         try:
             values = json.loads(self._path.read_text("utf-8"))
-            rows: Mapping[str, Any] = values.get(_MODELS, {})
-            records = {model: record_from_json(row) for model, row in rows.items()}
-            return records, failures_from_json(values.get(_FAILURES))
+            rows = dict(values.get(_MODELS, {}))
+            self._failures = failures_from_json(values.get(_FAILURES))
         except FileNotFoundError:
-            return {}, {}
-        except (ValueError, KeyError, TypeError, AttributeError):
+            return
+        except (ValueError, TypeError, AttributeError):
             aside = self._path.with_suffix(".unreadable")
             self._path.replace(aside)
+            self._is_lost = True
             _log.error("state file %s is not readable, kept as %s", self._path, aside.name)
-            return {}, {}
+            return
+        for model, row in rows.items():
+            try:
+                self._records[model] = record_from_json(row)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                self._unread[model] = row
+                _log.error(
+                    "%s: its record in %s is of another release and not readable; it is fetched "
+                    "again, and its files stay until then", model, self._path,
+                )  # fmt: skip
 
     def _write(self, *, durable: bool) -> None:
-        models = {model: record_to_json(record) for model, record in self._records.items()}
+        known = {model: record_to_json(record) for model, record in self._records.items()}
+        models = self._unread | known
         kept = {_FAILURES: failures_to_json(self._failures), _MODELS: models}
         text = json.dumps({**self._status, **kept}, indent=1) + "\n"
         if text == self._written:

@@ -45,6 +45,10 @@ class Sync:
         self._serving = serving
         self._asked: Future[Sequence[Served]] | None = None
         self._started = float("-inf")
+        # On time.monotonic's clock: since when every one was answered, None while the last was not,
+        # and when the last one that was had been asked.
+        self._steady: float | None = None
+        self._answered = float("-inf")
         self.wanted: dict[str, Served] | None = None
         self.problems: list[Problem] = []
         self.last: float | None = None
@@ -57,14 +61,22 @@ class Sync:
             self._asked = self._pool.submit(self._control_plane.endpoints)
             self._asked.add_done_callback(lambda _: wake())
 
+    def answered_s(self, since: float) -> float:
+        """Of the seconds since then, on time.monotonic's clock, those up to the last answer, and of
+        them those after the last outage; 0 in one."""
+        steady = self._steady
+        return 0.0 if steady is None else max(0.0, self._answered - max(steady, since))
+
     def finish(self) -> bool:
         """Whether a new answer was taken up."""
         if self._asked is None:
             return False
         if not self._asked.done():
-            if time.monotonic() - self._started > _SLOW_S and self.error is None:
-                self.error = f"no answer for more than {_SLOW_S:.0f} s"
-                _log.error("control plane: %s", self.error)
+            if time.monotonic() - self._started > _SLOW_S:
+                self._steady = None
+                if self.error is None:
+                    self.error = f"no answer for more than {_SLOW_S:.0f} s"
+                    _log.error("control plane: %s", self.error)
             return False
         asked, self._asked = self._asked, None
         error = asked.exception()
@@ -74,12 +86,15 @@ class Sync:
         reason = self._reason_of(error)
         if reason != self.error:
             _log.error("control plane: %s", reason)
-        self.error = reason
+        self.error, self._steady = reason, None
         return False
 
     def _take_up(self, endpoints: Sequence[Served]) -> None:
         """Two addresses can mean one Triton name: who is served keeps it, the other is told."""
         self.error, self.last = None, time.time()
+        self._answered = self._started
+        if self._steady is None:
+            self._steady = time.monotonic()
         before = self.wanted or {}
         wanted: dict[str, Served] = {}
         self.problems = list(self._control_plane.problems())

@@ -38,6 +38,12 @@ log = logging.getLogger("transformer_serving.gateway")
 # Nobody waited for this answer any more.
 _LEFT = KINDS["left"].status
 _HOST_MINUTES = 5.0
+# ClearML's own number for it.
+_NO_SUCH_TASK = 101
+
+
+class UntoldError(Exception):
+    """This worker can tell nothing of a rollout, whose controller so waits for it in vain."""
 
 
 class RolloutFigures:
@@ -126,8 +132,10 @@ def tell_rollouts(processor_class: Any) -> None:
             data = getattr(task, "_data", None)
             if data is not None:
                 if not figures:
-                    figures.append(RolloutFigures(_into_own(type(task)), _every_s(os.environ)))
+                    figures.append(RolloutFigures(into_own(type(task)), _every_s(os.environ)))
                 figures[0].synced(_texts(data.configuration))
+        except UntoldError as error:
+            log.error("what was seen of a rollout could not be told: %s", error)
         except Exception as error:
             # Requests are served whether or not anybody counts them.
             log.error("what was seen of a rollout could not be told: %s", type(error).__name__)
@@ -149,19 +157,31 @@ def _texts(items: Any) -> dict[str, str]:
     return {name: str(items[name].value or "") for name in wanted if name in (items or {})}
 
 
-def _into_own(task_class: Any) -> Callable[[str], None]:
-    """A worker's own task is the process's; the host makes it at its start."""
+def into_own(task_class: Any) -> Callable[[str], None]:
+    """A worker's own task is the process's; the host makes it at its start.
+
+    What is returned raises UntoldError where ClearML has no such task any more.
+    """
 
     def write(text: str) -> None:
         from clearml.backend_api.services import tasks
+        from clearml.backend_interface.session import SendError
 
         own = task_class.current_task()
-        if own is not None:
-            own.send(
-                tasks.EditConfigurationRequest(
-                    task=own.id, configuration=[{"name": SEEN, "value": text}],
-                    replace_configuration=False, force=True,
-                )
-            )  # fmt: skip
+        if own is None:
+            return
+        row = {"name": SEEN, "value": text}
+        change = tasks.EditConfigurationRequest(
+            task=own.id, configuration=[row], replace_configuration=False, force=True
+        )
+        try:
+            own.send(change)
+        except SendError as error:
+            if error.result.meta.result_subcode != _NO_SUCH_TASK:
+                raise
+            raise UntoldError(
+                f"this worker's task {own.id} is not in ClearML, as after a restore from before "
+                "the worker's start; restart or roll inference, and the rollout goes on"
+            ) from None
 
     return write

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from transformer_serving.contract.known_fields import known_fields
 from transformer_serving.contract.replacement import replace_file
 
 _log = logging.getLogger(__name__)
@@ -62,7 +63,8 @@ class Proofs:
 
 def _read(path: Path) -> Iterator[Passed]:
     try:
-        rows = [Passed(**row) for row in json.loads(path.read_text("utf-8"))["passed"]]
+        found = json.loads(path.read_text("utf-8"))["passed"]
+        rows = [Passed(**known_fields(Passed, row)) for row in found]
     except FileNotFoundError:
         return
     except (OSError, ValueError, KeyError, TypeError):

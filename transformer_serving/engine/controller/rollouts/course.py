@@ -47,6 +47,7 @@ _LOST_S = 15.0
 _PROMOTE_S = 300.0
 _ALL_WELL = "every figure was well"
 _UNHEARD = "not every worker has told yet that it has this step's routes"
+_NOBODY = "no worker has told anything yet; where that stays so, a worker's log says why"
 # So long what is over is still looked after: another writer may have undone its end.
 AFTER_S = 60.0
 
@@ -57,13 +58,15 @@ Configuration = Mapping[str, Any]
 class Known:
     """One look. `steps` are the arms by number of the step, added up over the workers.
 
-    `acked` is whether every worker that is alive has the routes of this phase; `lost_s` for how
-    long the candidate's engine has not been ready; `serves` whether the endpoint's own engine is
-    that of the new bundle by now. `endpoints` is clearml-serving's own configuration.
+    `acked` is whether every worker that is alive has told that it has the routes of this phase, and
+    told it after the last outage of ClearML; `workers` how many those are; `lost_s` for how long
+    the candidate's engine has not been ready; `serves` whether the endpoint's own engine is that of
+    the new bundle by now. `endpoints` is clearml-serving's own configuration.
     """
 
     steps: Mapping[int, Arms] = field(default_factory=dict)
     acked: bool = False
+    workers: int = 0
     lost_s: float = 0.0
     serves: bool = False
     endpoints: Configuration = field(default_factory=dict)
@@ -80,8 +83,8 @@ def next_state(plan: Plan, state: State, known: Known) -> State:
             return _hold(plan, state, known)
         case "promoting":
             return _promote(plan, state, known)
-        case "leaving" if known.acked:
-            return _to(state, OVER, known, outcome=PROMOTED)
+        case "leaving":
+            return _leave(plan, state, known)
         case "returning" if known.acked:
             return _to(state, OVER, known, outcome=_returned(plan, state))
     return state
@@ -94,9 +97,18 @@ def _hold(plan: Plan, state: State, known: Known) -> State:
         return _to(state, PROMOTING, known, reason="promote was asked for")
     if not known.acked and not state.looks:
         # The time of a step begins when every worker has its routes.
-        return replace(state, since=known.now, says=(_UNHEARD,))
+        says = _UNHEARD if known.workers else _NOBODY
+        return replace(state, since=known.now, says=(says,))
     state = _looked(plan, state, known)
-    if state.phase != HOLDING or not state.well or known.now - state.since < plan.hold_s:
+    return _held(plan, state, known) if state.phase == HOLDING else state
+
+
+def _held(plan: Plan, state: State, known: Known) -> State:
+    """The next step, where this one is over."""
+    if not known.acked:
+        # What a worker has not told yet may be worse: another look must be content with that, too.
+        return replace(state, well=False)
+    if not state.well or known.now - state.since < plan.hold_s:
         return state
     if state.step + 1 < len(plan.steps):
         return _to(replace(state, step=state.step + 1), HOLDING, known)
@@ -119,10 +131,15 @@ def _fault(plan: Plan, known: Known) -> str | None:
 
 
 def _changed(plan: Plan, known: Known, *ours: str) -> str | None:
-    there = known.endpoints.get(plan.endpoint)
-    if there is None or there.get("model_id") not in ours:
+    if _serving(plan, known.endpoints) not in ours:
         return f"somebody else changed {plan.endpoint} meanwhile"
     return None
+
+
+def _serving(plan: Plan, endpoints: Configuration) -> str | None:
+    """The model that the endpoint's own entry names; None where it has none."""
+    model_id: str | None = endpoints.get(plan.endpoint, {}).get("model_id")
+    return model_id
 
 
 def _gone(plan: Plan, known: Known) -> str | None:
@@ -174,13 +191,25 @@ def _promote(plan: Plan, state: State, known: Known) -> State:
         fault = _gone(plan, known)
     if fault is not None:
         return _to(state, RETURNING, known, reason=fault)
-    if known.acked and known.serves:
+    # Another writer may just have put the whole map back as it was before the promotion.
+    is_named = _serving(plan, known.endpoints) == plan.model_id
+    if known.acked and known.serves and is_named:
         return _to(state, LEAVING, known, reason=state.reason)
     if known.now - state.since > _PROMOTE_S:
         missing = "not every worker took its routes" if known.serves else "it did not serve it"
         reason = f"{plan.endpoint} was promoted, and {missing} within {_PROMOTE_S:.0f} s"
         return _to(state, RETURNING, known, reason=reason)
     return state
+
+
+def _leave(plan: Plan, state: State, known: Known) -> State:
+    if _serving(plan, known.endpoints) == plan.old_model_id:
+        if plan.candidate in known.endpoints:
+            # `routes` writes the promotion again.
+            return state
+        reason = f"somebody else undid the promotion and removed {plan.candidate}"
+        return _to(state, RETURNING, known, reason=reason)
+    return _to(state, OVER, known, outcome=PROMOTED) if known.acked else state
 
 
 def _to(state: State, phase: str, known: Known, *, reason: str = "", outcome: str = "") -> State:
@@ -216,14 +245,22 @@ def routes(
         }
     elif plan.candidate in splits.get(plan.endpoint, {}).get("load_endpoints", ()):
         del splits[plan.endpoint]
-    own = ours.get(plan.endpoint, {})
-    if state.phase == PROMOTING and plan.candidate in ours:
+    own = _serving(plan, ours)
+    is_there = ours.get(plan.candidate, {}).get("model_id") == plan.model_id
+    # The old bundle beside a candidate that was taken away is a map of before, written back by a
+    # writer that had read it then; without the candidate somebody rolled back.
+    is_undone = _is_promoted(state) and is_there and own == plan.old_model_id
+    if is_undone or (state.phase == PROMOTING and plan.candidate in ours):
         ours[plan.endpoint] = _as_itself(plan, ours[plan.candidate])
-    elif _goes_back(state) and state.before and own.get("model_id") == plan.model_id:
+    elif _goes_back(state) and state.before and own == plan.model_id:
         ours[plan.endpoint] = dict(state.before)
-    if state.phase == OVER and ours.get(plan.candidate, {}).get("model_id") == plan.model_id:
+    if state.phase == OVER and is_there:
         del ours[plan.candidate]
     return ours, splits
+
+
+def _is_promoted(state: State) -> bool:
+    return state.phase == LEAVING or (state.phase == OVER and state.outcome == PROMOTED)
 
 
 def _goes_back(state: State) -> bool:

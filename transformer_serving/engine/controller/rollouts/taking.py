@@ -11,18 +11,15 @@ from __future__ import annotations
 import fnmatch
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import asdict, replace
 from typing import Any
 
 from transformer_serving.contract.error_line import one_line
 from transformer_serving.contract.rollout import (
-    LEAVING,
     PLANS,
     PROMOTED,
-    RETURNING,
-    SEEN,
     STATES,
     Arm,
     Arms,
@@ -30,7 +27,6 @@ from transformer_serving.contract.rollout import (
     Seen,
     State,
     read_plans,
-    read_seen,
     read_states,
     states_text,
     step_of,
@@ -44,7 +40,8 @@ from transformer_serving.engine.controller.rollouts.course import (
     routes,
     share_of,
 )
-from transformer_serving.engine.controller.rollouts.taker import Pulses, Taker, gone_s
+from transformer_serving.engine.controller.rollouts.taker import Taker
+from transformer_serving.engine.controller.rollouts.workers import Workers
 from transformer_serving.engine.controller.status import EndpointStatus
 
 _log = logging.getLogger(__name__)
@@ -69,12 +66,8 @@ class Rollouts:
         self._now = now
         self._taker = Taker(poll_s)
         self._due = time.monotonic()
-        self._started = time.monotonic()
         self._job: Future[None] | None = None
-        self._pulses = Pulses()
-        # What each worker told last: the counts of one that has left remain.
-        self._told: dict[str, Seen] = {}
-        self._here: frozenset[str] = frozenset()
+        self._workers = Workers(control_plane)
         self._tagged: set[str] = set()
         self._lost: dict[str, float] = {}
         # What was written last of each rollout that is this controller's.
@@ -97,13 +90,14 @@ class Rollouts:
     def take(self, rows: Sequence[EndpointStatus]) -> None:
         """One look at every rollout that is not over, and what follows from it."""
         if not self._open(self._control_plane.configuration()):
-            self._told.clear()
-            self._pulses.clear()
+            self._workers.clear()
             self._taker.clear()
             self._taken.clear()
             return
         # Before the rest is read, which is written back at once: in between others may write.
-        self._listen()
+        if self._workers.listen():
+            # Nor could another controller show that it is there.
+            self._taker.clear()
         items = self._control_plane.configuration(fresh=True)
         plans = self._open(items)
         states = read_states(items.get(STATES))
@@ -111,33 +105,29 @@ class Rollouts:
         wanted = dict(endpoints), dict(canaries)
         before = dict(states)
         taken: dict[str, State] = {}
+        undone = False
         for plan in plans:
             state = self._newest(plan, states.get(plan.endpoint))
             if not self._taker.takes(plan, state, rows):
                 continue
-            state = self._next(plan, state, rows, endpoints)
+            was, state = state, self._next(plan, state, rows, endpoints)
             taken[plan.endpoint] = replace(state, by=self._taker.own, beat=state.beat + 1)
-            wanted = routes(plan, state, *wanted)
+            routed = routes(plan, state, *wanted)
+            undone |= routed != wanted and was is not None and was.mark == state.mark
+            wanted = routed
         states |= taken
         self.shown = _shown(read_plans(items.get(PLANS)), states)
         if states != before:
-            changed: dict[str, str | Mapping[str, Any]] = {STATES: states_text(states)}
-            was = zip((_ENDPOINTS, _CANARY), (endpoints, canaries), wanted, strict=True)
-            changed |= {name: value for name, old, value in was if value != old}
-            self._control_plane.configure(changed)
+            both = zip((_ENDPOINTS, _CANARY), (endpoints, canaries), wanted, strict=True)
+            changed = {name: value for name, old, value in both if value != old}
+            self._control_plane.configure({STATES: states_text(states), **changed})
             self._taken |= taken
             self._tell(plans, before, states)
             self._tag(plans, states)
-
-    def _listen(self) -> None:
-        """What the workers tell. One that cannot be read is as if it had said nothing."""
-        found = self._control_plane.of_instances(SEEN)
-        self._here = frozenset(found)
-        for task, text in found.items():
-            try:
-                self._told[task] = read_seen(text)
-            except ValueError as error:
-                _log.warning("worker %s: %s", task, error)
+        if undone:
+            # A worker may have taken over what another writer had put there meanwhile.
+            self._workers.wait_for_all()
+        self._workers.looked()
 
     def _open(self, items: Mapping[str, str]) -> list[Plan]:
         """The plans that are not over, or only just."""
@@ -174,34 +164,18 @@ class Rollouts:
         now = self._now()
         if state is None or state.id != plan.id:
             return begun(plan, endpoints, now)
-        workers = [
-            (task, told) for task, told in self._told.items()
-            if told.marks.get(plan.endpoint, "").startswith(plan.id)
-        ]  # fmt: skip
-        here = [(task, told) for task, told in workers if task in self._here]
-        alive = [
-            told for task, told in here
-            if self._pulses.alive(task, told.beat, gone_s(told.every_s))
-        ]  # fmt: skip
-        longest_s = gone_s(max((told.every_s for _, told in here), default=0.0))
+        # The seconds of an outage are no part of a hold, nor of the time to take a promotion over.
+        state = replace(state, since=min(now, state.since + self._workers.missed_s))
         known = Known(
-            steps=_added(plan, [told for _, told in workers]),
-            acked=self._all_have(plan, state, alive, longest_s),
+            steps=_added(plan, self._workers.told(plan)),
+            acked=self._workers.all_have(plan, state, now),
+            workers=len(self._workers.alive(plan)),
             lost_s=self._lost_for(plan, rows),
             serves=_serves(plan, rows),
             endpoints=endpoints,
             now=now,
         )
         return next_state(plan, state, known)
-
-    def _all_have(
-        self, plan: Plan, state: State, alive: Collection[Seen], longest_s: float
-    ) -> bool:  # fmt: skip
-        if alive:
-            return all(told.marks.get(plan.endpoint) == state.mark for told in alive)
-        # Where no worker is left, none is sent to an engine that goes.
-        waited = min(time.monotonic() - self._started, self._now() - state.since)
-        return state.phase in (LEAVING, RETURNING) and waited > longest_s
 
     def _lost_for(self, plan: Plan, rows: Sequence[EndpointStatus]) -> float:
         ready = any(row.endpoint == plan.candidate and row.ready for row in rows)
