@@ -491,9 +491,9 @@ def test_in_an_outage_no_worker_is_silent(clock: Clock, wish: str, seconds: int)
     assert service.state.is_over
 
 
-def holding_well(service: Service, clock: Clock) -> Rollouts:
-    """30 s of a hold of 60 are over, and every figure was well."""
-    rollouts = Rollouts(service, now=lambda: clock.now)
+def holding_well(service: Service, clock: Clock, wall: Clock | None = None) -> Rollouts:
+    """30 s of a hold of 60 are over, and every figure was well; `wall` is ahead of `clock`."""
+    rollouts = Rollouts(service, now=lambda: clock.now + (0.0 if wall is None else wall.now))
     rollouts.take(READY)
     service.sync("one", "two")
     for seen in service.workers.values():
@@ -504,6 +504,20 @@ def holding_well(service: Service, clock: Clock) -> Rollouts:
         rollouts.take(READY)
     assert service.state.well
     return rollouts
+
+
+def test_where_the_clock_is_set_back_a_step_takes_its_hold_once_more(clock: Clock) -> None:
+    """It stood still for as long as the clock had been ahead."""
+    service, ahead = Service(PLAN), Clock(6 * 3600.0)
+    rollouts = holding_well(service, clock, ahead)
+    ahead.now = 0.0
+    steps = []
+    for _ in range(32):
+        clock.now += 2
+        service.sync("one", "two")
+        rollouts.take(READY)
+        steps.append(service.state.step)
+    assert steps.index(1) == 30
 
 
 def test_after_an_outage_what_was_answered_in_it_is_waited_for(clock: Clock) -> None:
