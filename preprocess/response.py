@@ -18,7 +18,10 @@ from transformer_serving.contract.worker.durations import OK
 
 # Numbers of an array that are written at once, in some milliseconds.
 _PART = 1 << 16
-# And rows of a list, in about one.
+# Of a list so many rows, and then as many as make so many bytes by those before; no more than take
+# about a millisecond.
+_FEW_ROWS = 8
+_BYTES = 1 << 18
 _ROWS = 1 << 10
 
 
@@ -80,26 +83,32 @@ def answer_body(answer: Any) -> bytes:
     Writing holds the interpreter's lock, so long arrays and lists are written in parts: between two
     of them other threads have their turn.
     """
-    if type(answer) is list and _is_long(answer):
+    if type(answer) is list and (len(answer) > _FEW_ROWS or _has_many(answer)):
         return _of_list(answer)
-    return orjson.dumps(answer, lambda value: orjson.Fragment(_of_numpy(value)))
+    return orjson.dumps(answer, _as_fragment)
 
 
-def _is_long(rows: list[Any]) -> bool:
-    """Whether a list, or what is in the lists in it, is more than is written at once."""
-    if len(rows) > _ROWS:
-        return True
+def _has_many(rows: list[Any]) -> bool:
+    """Whether a list in the list has more rows than are written without a look at their length."""
     has_lists = bool(rows) and type(rows[0]) is list
-    return has_lists and sum([len(row) for row in rows if type(row) is list]) > _ROWS
+    return has_lists and max([len(row) for row in rows if type(row) is list]) > _FEW_ROWS
 
 
 def _of_list(rows: list[Any]) -> bytes:
-    if type(rows[0]) is list:
-        parts = [answer_body(row) for row in rows]
-    else:
-        slices = (rows[at : at + _ROWS] for at in range(0, len(rows), _ROWS))
-        parts = [answer_body(part)[1:-1] for part in slices]
+    if _has_many(rows):
+        return b"[%b]" % b",".join([answer_body(row) for row in rows])
+    most = _ROWS // _FEW_ROWS if type(rows[0]) is list else _ROWS
+    parts, at, count = [], 0, _FEW_ROWS
+    while at < len(rows):
+        part = orjson.dumps(rows[at : at + count], _as_fragment)[1:-1]
+        parts.append(part)
+        at += count
+        count = max(1, min(most, count * _BYTES // len(part)))
     return b"[%b]" % b",".join(parts)
+
+
+def _as_fragment(value: Any) -> orjson.Fragment:
+    return orjson.Fragment(_of_numpy(value))
 
 
 def _of_numpy(value: Any) -> bytes:

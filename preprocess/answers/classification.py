@@ -26,7 +26,7 @@ from transformer_serving.contract.errors import ServingError
 # JSON.
 MOST_LABELS = 1 << 20
 # So many take about as long as a piece of another task's answer.
-_LABELS_A_PIECE = 4
+LABELS_A_PIECE = 4
 
 
 def softmax(logits: Array) -> Array:
@@ -103,7 +103,7 @@ class TextClassification:
         if truncate is None:
             truncate = request.parameters.truncation
         encoded = tokenizer.encode(inputs, truncate, self._limits)
-        return Work(request, encoded, pieces=written // _LABELS_A_PIECE)
+        return Work(request, encoded, pieces=written // LABELS_A_PIECE)
 
     def _written(self, request: Request) -> int:
         """How many labels the answer has. Raises ServingError `too_large`."""

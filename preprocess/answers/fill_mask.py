@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,11 @@ _CLEANED = (
 )
 
 
+# A call is computed with as many places for masks as its row with the most has, each of them over
+# the whole vocabulary.
+MOST_IN_A_ROW = 4
+
+
 @dataclass(frozen=True)
 class FillMaskParameters(Parameters):
     top_k: int
@@ -49,14 +55,21 @@ class FillMaskParameters(Parameters):
 
 @dataclass(frozen=True)
 class Context:
-    """`targets` are token ids, without repeats."""
+    """`targets` are token ids, without repeats.
+
+    `texts` has the rows of each text: the same ids, and each time the next of its masks.
+    """
 
     tokenizer: Tokenizer
     targets: list[int] | None
+    texts: list[list[Encoded]]
 
 
 class FillMask:
-    """Rows of best scores and ids, [masks, best], and of the targets' scores [masks, targets]."""
+    """Rows of best scores and ids, [masks, best], and of the targets' scores [masks, targets].
+
+    A text of many masks is several rows.
+    """
 
     form = BodyForm(TextField("text"))
     tokenizer = Tokenizer
@@ -117,11 +130,18 @@ class FillMask:
             )
         # An input has at least one column; the scores of this one are not looked at.
         candidates = targets or [self._tokens.pad_id]
-        encoded = [
-            Encoded(row.ids, row.type_ids, {"mask_positions": at, "candidates": candidates})
+        parts = [
+            [
+                Encoded(row.ids, row.type_ids, {"mask_positions": some, "candidates": candidates})
+                for some in (
+                    at[first : first + MOST_IN_A_ROW] for first in range(0, len(at), MOST_IN_A_ROW)
+                )
+            ]
             for at, row in zip(positions, rows, strict=True)
         ]
-        return Work(request, encoded, Context(tokenizer, targets), written)
+        encoded = list(chain.from_iterable(parts))
+        # There are no more tokens in them than `written`, which has been looked at.
+        return Work(request, encoded, Context(tokenizer, targets, parts), written)
 
     def _target_ids(self, targets: Iterable[str], tokenizer: Tokenizer) -> list[int]:
         """A word's own token or, as in the pipeline, the first of its tokens."""
@@ -143,9 +163,10 @@ class FillMask:
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request, context = work.request, work.context
+        left = iter(rows)
         answers = [
-            self._answer(row, encoded, request.parameters.top_k, context)
-            for row, encoded in zip(rows, work.encoded, strict=True)
+            self._answer([next(left) for _ in parts], parts, request.parameters.top_k, context)
+            for parts in context.texts
         ]
         # The pipeline unpacks a list of one text, too.
         unpacks = request.pipeline_shape and len(answers) == 1
@@ -155,16 +176,20 @@ class FillMask:
         """The best proposal for each mask."""
         return words(list(_best(answer)))
 
-    def _answer(self, row: Row, encoded: Encoded, top_k: int, context: Context) -> Any:
-        best, best_ids, chosen = row
+    def _answer(
+        self, rows: Sequence[Row], parts: Sequence[Encoded], top_k: int, context: Context
+    ) -> Any:
+        """Of one text, whose rows these are."""
+        best, best_ids, chosen = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
         if context.targets is not None:
             order = np.argsort(-chosen, axis=-1, kind="stable")
             best = np.take_along_axis(chosen, order, -1)
             best_ids = np.asarray(context.targets)[order]
-        positions = encoded.extras["mask_positions"]
+        ids = parts[0].ids
+        positions = [at for part in parts for at in part.extras["mask_positions"]]
         answers = [
             [
-                self._filling(encoded.ids, at, token, score, len(positions) == 1, context)
+                self._filling(ids, at, token, score, len(positions) == 1, context)
                 for token, score in zip(tokens[:top_k], scores[:top_k], strict=True)
             ]
             for at, tokens, scores in zip(positions, best_ids.tolist(), best.tolist(), strict=True)

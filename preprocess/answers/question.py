@@ -1,20 +1,23 @@
 """question-answering: the best spans of a context, over all its windows.
 
-Tested by tests/preprocess/answers/test_equality.py and tests/preprocess/answers/test_refusals.py.
+Tested by tests/preprocess/answers/test_equality.py, tests/preprocess/answers/test_refusals.py and
+tests/preprocess/answers/test_long_answers.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import tokenizers
 
+from preprocess.answers.context_window import LongestAnswers, Window
 from preprocess.answers.gist import Gist, words
 from preprocess.answers.spans import MOST_SPANS, best_spans, probabilities
-from preprocess.answers.work import Work
+from preprocess.answers.work import CHARACTERS_A_PIECE, Work
 from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, whole
 from preprocess.request import Request
@@ -30,6 +33,8 @@ _WINDOW = 384
 _OVERLAP = 128
 # Each window gives this many spans and more; the pipeline has no limit.
 _MOST_ANSWERS = 1000
+# An answer of fewer characters is its own key among others.
+_SHORT = 64
 
 
 @dataclass(frozen=True)
@@ -42,32 +47,6 @@ class QuestionParameters(Parameters):
     max_answer_len: int
     handle_impossible_answer: bool
     align_to_words: bool
-
-
-@dataclass(frozen=True)
-class Window:
-    """A row's encoding; `context` is the context's place in the pair, 0 or 1."""
-
-    encoding: tokenizers.Encoding
-    context: int
-
-    def in_context(self) -> list[bool]:
-        """For each token whether it is the context's."""
-        return [
-            not special and (sequence == 1) == (self.context == 1)
-            for sequence, special in zip(
-                self.encoding.sequence_ids, self.encoding.special_tokens_mask, strict=True
-            )
-        ]
-
-    def words(self) -> dict[int, tuple[int, int]]:
-        """First and last character of each of the context's words that is in the window."""
-        found: dict[int, tuple[int, int]] = {}
-        columns = zip(self.in_context(), self.encoding.word_ids, self.encoding.offsets, strict=True)
-        for inside, word, (start, end) in columns:
-            if inside and word is not None:
-                found[word] = (found.get(word, (start, end))[0], end)
-        return found
 
 
 class QuestionAnswering:
@@ -131,13 +110,19 @@ class QuestionAnswering:
                 raise ServingError("impossible", f"a {field} is empty", field=field)
         total = TokenTotal(self._limits, self._tokens.known_ids)
         examples, rows = [], []
-        for pair in self._pairs(request.texts, contexts, windows):
+        pairs = list(self._pairs(request.texts, contexts, windows))
+        for pair in pairs:
             examples.append(self._windows(pair, request.parameters, windows, total))
             rows += [total.add(row) for row in rows_of([one.encoding for one in examples[-1]])]
         spans = request.parameters.top_k * len(rows)
         _check_spans(spans, self._limits)
+        longest = LongestAnswers(
+            request.parameters.max_answer_len, _looked_at(request.parameters), self._tokens
+        )
+        characters = longest.check(request.parameters.top_k, contexts, pairs, examples)
         # Which tokens are the context's, and which a word, is looked up one by one.
-        return Work(request, rows, examples, spans + total.tokens)
+        pieces = spans + total.tokens + characters // CHARACTERS_A_PIECE
+        return Work(request, rows, examples, pieces)
 
     def _pairs(
         self, questions: Sequence[str], contexts: Sequence[str], windows: Windows
@@ -211,23 +196,22 @@ class QuestionAnswering:
     def _answers(self, text: str, windows: Sequence[tuple[Window, Row]], request: Request) -> Any:
         parameters: QuestionParameters = request.parameters
         # Answers that read the same are one, their scores added; the first says where it stands.
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str | bytes, dict[str, Any]] = {}
         least_null = 1_000_000.0
         for window, row in windows:
             scored, null = self._spans(window, row, parameters)
             least_null = min(least_null, null)
             for start, end, score in scored:
-                answer = text[start:end]
-                if answer.lower() in found:
-                    found[answer.lower()]["score"] += score
-                else:
-                    found[answer.lower()] = {
-                        "score": score, "start": start, "end": end, "answer": answer
-                    }  # fmt: skip
+                same = found.setdefault(
+                    _key(text[start:end]), {"score": 0.0, "start": start, "end": end}
+                )
+                same["score"] += score
         answers = list(found.values())
         if parameters.handle_impossible_answer:
             answers.append(_no_answer(least_null))
         answers = sorted(answers, key=lambda answer: -answer["score"])[: parameters.top_k]
+        for answer in answers:
+            answer["answer"] = text[answer["start"] : answer["end"]]
         if request.pipeline_shape:
             return answers[0] if len(answers) == 1 else answers
         if parameters.top_k > 1:
@@ -244,9 +228,7 @@ class QuestionAnswering:
         end = probabilities(logits[:, 1], allowed)
         null = float(start[0] * end[0])
         start[0] = end[0] = 0.0
-        # Spans in one word become one, so more are looked at.
-        count = parameters.top_k * 2 + 10 if parameters.align_to_words else parameters.top_k
-        spans = best_spans(start, end, count, parameters.max_answer_len)
+        spans = best_spans(start, end, _looked_at(parameters), parameters.max_answer_len)
         words = window.words() if parameters.align_to_words else {}
         word_ids, offsets = window.encoding.word_ids, window.encoding.offsets
         scored = []
@@ -270,6 +252,17 @@ class QuestionAnswering:
         if self._tokens.cls_id is not None:
             allowed |= np.array(window.encoding.ids) == self._tokens.cls_id
         return allowed
+
+
+def _looked_at(parameters: QuestionParameters) -> int:
+    """Spans of a window: those in one word become one, so more than are asked for."""
+    return parameters.top_k * 2 + 10 if parameters.align_to_words else parameters.top_k
+
+
+def _key(answer: str) -> str | bytes:
+    """What is equal for answers that read the same, and short also where those are long."""
+    folded = answer.lower()
+    return folded if len(folded) < _SHORT else blake2b(folded.encode()).digest()
 
 
 def _check_spans(spans: int, limits: Limits) -> None:

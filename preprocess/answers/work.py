@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 from preprocess.request import Request
 from preprocess.tokens import Encoded
 
+# As JSON so many of an answer's texts take about as long as one of its pieces.
+CHARACTERS_A_PIECE = 256
+
 
 class Work(NamedTuple):
     """The rows of one request; `context` is the task's own: offsets, whose row is whose.

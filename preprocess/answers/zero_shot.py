@@ -12,9 +12,9 @@ from typing import Any
 
 import tokenizers
 
-from preprocess.answers.classification import softmax
+from preprocess.answers.classification import LABELS_A_PIECE, softmax
 from preprocess.answers.gist import Gist, ranked
-from preprocess.answers.work import Work
+from preprocess.answers.work import CHARACTERS_A_PIECE, Work
 from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, text, texts
 from preprocess.request import Request, check_repeats
@@ -91,6 +91,9 @@ class ZeroShotClassification:
     def encode(self, request: Request, windows: Windows) -> Work:
         parameters: ZeroShotParameters = request.parameters
         self._check_count(len(request.texts) * len(parameters.labels))
+        # Each text's answer has all labels.
+        repeated = len(request.texts) * sum(map(len, parameters.labels))
+        check_repeats("candidate_labels", repeated, self._limits)
         if "" in request.texts:
             raise ServingError("impossible", "an empty text has nothing to classify", field="text")
         truncate = self._tokens.truncate if request.truncate is None else request.truncate
@@ -102,7 +105,11 @@ class ZeroShotClassification:
             for premise in premises
             for row in self._pairs(premise, hypotheses, windows, truncate)
         ]
-        return Work(request, rows)
+        pieces = (
+            len(rows) // LABELS_A_PIECE
+            + (repeated + sum(map(len, request.texts))) // CHARACTERS_A_PIECE
+        )
+        return Work(request, rows, pieces=pieces)
 
     def _pairs(
         self,

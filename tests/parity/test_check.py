@@ -525,3 +525,47 @@ def test_a_reference_that_cuts_earlier_is_refused(task: str, tmp_path: Path) -> 
     longer = replace(endpoint, tokens=replace(endpoint.tokens, max_length=POSITIONS + 1))
     with pytest.raises(ConversionRefused, match=f"convert with --max-length {POSITIONS}"):
         reference_answers(source, longer, [body])
+
+
+def reranker(folder: Path, scratch: Path, **lengths: int) -> Path:
+    """A bi-encoder that cuts the texts of a side of its own at these lengths."""
+    save_sentence_model(folder, scratch, pooling="mean")
+    settings = folder / "sentence_bert_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), **lengths}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["query_length", "document_length"])
+def test_a_reranker_whose_reference_cuts_one_side_earlier_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    source = open_source(
+        str(reranker(tmp_path / "model", tmp_path / "encoder", **{name: 20})), task="rerank"
+    )
+    graph = GraphTensors(
+        ("input_ids", "token_type_ids", "attention_mask"), (OutputTensor("output", "FP32", (32,)),)
+    )
+    endpoint = endpoint_of(source, graph, tokens_of(source, None, ()), LIMITS)
+    body = {"query": "tea", "texts": ["snow"]}
+    with pytest.raises(ConversionRefused, match=rf"at 20 tokens by {name} .* --max-length 20, or"):
+        reference_answers(source, endpoint, [body])
+    for length in (20, 12):
+        shorter = endpoint_of(source, graph, tokens_of(source, length, ()), LIMITS)
+        assert reference_answers(source, shorter, [body])
+
+
+@pytest.mark.parametrize("lengths", [{}, {"document_length": 20}, {"document_length": POSITIONS}])
+def test_a_rerankers_long_documents_are_compared(lengths: dict[str, int], tmp_path: Path) -> None:
+    """The endpoint's length is the reference's, by which each side is cut."""
+    folder = reranker(tmp_path / "model", tmp_path / "encoder", **lengths)
+    if lengths.get("document_length") == POSITIONS:
+        settings = folder / "sentence_bert_config.json"
+        settings.write_text(json.dumps({**json.loads(settings.read_text()), "max_seq_length": 24}))
+    source = open_source(str(folder), task="rerank")
+    graph = export_onnx(source, tmp_path / "graph.onnx")
+    clean_onnx(graph.path)
+    endpoint = endpoint_of(source, graph, tokens_of(source, 20, (8, 16)), LIMITS)
+    case = prepare_case(source, endpoint)
+    report = compare(case, EngineFiles("onnxruntime", "fp32", (graph.path,)))
+    # A document that is read on behind the model's own end is another answer, and is seen.
+    assert (report.largest_difference > 1e-3) is (lengths.get("document_length") == POSITIONS)

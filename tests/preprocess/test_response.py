@@ -9,7 +9,16 @@ import numpy as np
 import orjson
 import pytest
 
-from preprocess.response import _PART, _ROWS, Reply, answer_body, answer_response, error_response
+from preprocess.response import (
+    _BYTES,
+    _FEW_ROWS,
+    _PART,
+    _ROWS,
+    Reply,
+    answer_body,
+    answer_response,
+    error_response,
+)
 from transformer_serving.contract.errors import ServingError
 
 
@@ -71,6 +80,26 @@ def test_a_long_list_is_the_same_json_and_written_in_parts(
     monkeypatch.setattr("preprocess.response.orjson", SimpleNamespace(dumps=dumps))
     assert answer_body(answer) == orjson.dumps(answer)
     assert max(written) <= _ROWS
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["rows", "of one text"])
+def test_rows_of_long_texts_are_written_in_parts_by_their_length(
+    nested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"answer": "a" * (_BYTES // 4), "at": at} for at in range(100)]
+    answer: list[Any] = [rows, rows[:3]] if nested else rows
+    written: list[int] = []
+
+    def dumps(value: Any, *given: Any) -> bytes:
+        written.append(len(value))
+        return orjson.dumps(value, *given)
+
+    monkeypatch.setattr(
+        "preprocess.response.orjson", SimpleNamespace(dumps=dumps, Fragment=orjson.Fragment)
+    )
+    assert answer_body(answer) == orjson.dumps(answer)
+    assert written[0] == _FEW_ROWS
+    assert max(written[1:]) <= 4
 
 
 def test_what_is_no_json_is_told() -> None:

@@ -139,6 +139,12 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
         413,
         "hypothesis_template",
     ),
+    (
+        "zero-shot-classification",
+        {"text": ["a"] * 11, "candidate_labels": ["b" * 2800]},
+        413,
+        "candidate_labels",
+    ),
     ("zero-shot-classification", {"text": ""}, 422, "text"),
     ("zero-shot-classification", {"text": ["a"] * 26}, 413, "candidate_labels"),
     ("zero-shot-classification", {"candidate_labels": [LONG]}, 413, None),

@@ -92,11 +92,18 @@ def _zero_shot(endpoint: Endpoint, texts: Sequence[str]) -> list[Body]:
 
 
 def _similar(endpoint: Endpoint, texts: Sequence[str]) -> list[Body]:
-    return [{"source_sentence": text, "sentences": list(_SENTENCES)} for text in texts]
+    asked = [{"source_sentence": text, "sentences": list(_SENTENCES)} for text in texts]
+    return [*asked, {"source_sentence": GOLDEN_TEXT, "sentences": _longest(texts)}]
 
 
 def _ranked(endpoint: Endpoint, texts: Sequence[str]) -> list[Body]:
-    return [{"query": text, "texts": list(_SENTENCES)} for text in texts]
+    asked = [{"query": text, "texts": list(_SENTENCES)} for text in texts]
+    return [*asked, {"query": GOLDEN_TEXT, "texts": _longest(texts)}]
+
+
+def _longest(texts: Sequence[str]) -> list[str]:
+    """Where a text is cut that stands beside another shows in none but these."""
+    return sorted(texts, key=len)[-len(_SENTENCES) :]
 
 
 _BODIES: dict[str, Callable[[Endpoint, Sequence[str]], list[Body]]] = {

@@ -203,7 +203,25 @@ def _scorer(source: ModelSource, endpoint: Endpoint) -> Callable[[str, Sequence[
     if endpoint.head == "sequence":
         return partial(_cross_scores, _cross_encoder(source, endpoint))
     model = _sentence_model(source, endpoint)
+    if source.task == "rerank":
+        _set_lengths_of_sides(model[0], source.max_length, endpoint.tokens.max_length)
     return partial(_similarities, model, *_encoders(model, source.task))
+
+
+def _set_lengths_of_sides(transformer: Any, longest: int, ours: int) -> None:
+    """The lengths of a query and of a document, which stand in the place of the one for all texts.
+    Raises ConversionRefused where one is shorter; one that is longer than the model's `longest`
+    stays, so that the answers tell."""
+    for name in ("query_length", "document_length"):
+        own = getattr(transformer, name, None)
+        if own is not None and own < ours:
+            raise ConversionRefused(
+                f"{SENTENCES} cuts this model's texts at {own} tokens by {name} in its "
+                f"sentence_bert_config.json, and the endpoint would at {ours}; convert with "
+                f"--max-length {own}, or a copy of the folder without {name}"
+            )
+        if own is not None and own <= longest:
+            setattr(transformer, name, ours)
 
 
 def _cross_encoder(source: ModelSource, endpoint: Endpoint) -> Any:
