@@ -98,8 +98,8 @@ CHECKS = (
     Check(
         "gpu",
         "each GPU's compute capability",
-        "it is below what the image pin needs; there is a driver, and nvidia-smi fails or names no GPU; "
-        "a warning where what the pin needs is unknown",
+        "it is below what the image pin needs; there is a driver, and nvidia-smi fails or names no "
+        "GPU; a warning where what the pin needs is unknown",
         gpu.check_gpu,
     ),
     Check(
