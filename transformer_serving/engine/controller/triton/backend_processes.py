@@ -2,6 +2,8 @@
 
 One that ended by itself is left as a zombie, which has no command line: of what model it was is
 known from the living ones alone.
+
+Tested by tests/engine/test_dead_models.py and tests/engine/test_stuck_loads.py.
 """
 
 from __future__ import annotations
