@@ -12,6 +12,8 @@ from benchmarks.servers.encoders import LARGE, MINILM
 Found = Mapping[str, Any]
 NONE = "Nothing was run yet."
 _DONE = "done"
+# Of a step's name: with the model whose texts a GPU is busy with.
+_LARGE = "-large"
 # Beside the figures: what the engine says is slower than it might be.
 REMARKS = "remarks"
 
@@ -47,7 +49,11 @@ def _of_machine(steps: Sequence[Found], names: Sequence[str]) -> list[str]:
     by_name = {step["step"]: step for step in steps}
     done = {name: step["values"] for name, step in by_name.items() if step["state"] == _DONE}
     parts = [_where(steps), _missing(by_name, names), _parity(done), _alone(done)]
-    parts += [_loads(name, values) for name, values in done.items() if "loads" in (values or {})]
+    for name, values in done.items():
+        if "loads" in (values or {}):
+            parts.append(_loads(name, values))
+            # On a CPU the engine has more threads than its process' one, and no such end.
+            parts.append(_ceilings(name, values) if steps[-1]["gpu"] else "")
     parts += [_overload(done.get("overload-torch")), _workers(done.get("workers-torch"))]
     return parts
 
@@ -66,7 +72,7 @@ def _where(steps: Sequence[Found]) -> str:
         if name in last["versions"]
     )
     dates = sorted(step["date"] for step in steps)
-    some = any(step["step"].endswith("-large") and step["state"] == _DONE for step in steps)
+    some = any(step["step"].endswith(_LARGE) and step["state"] == _DONE for step in steps)
     large = f"; large: {LARGE.title}" if some else ""
     return (
         f"{dates[0]} to {dates[-1]}, commit {last['commit']}: {named}; {last['machine']['cpu']}, "
@@ -144,14 +150,46 @@ def _loads(name: str, found: Found) -> str:
                 *(_figure(ours, key) for key in ("texts", "p50", "p99")),
                 _figure(raw, "texts"), _figure(raw, "p50"), share,
                 *(_figure(ours, f"{part}_us") for part in ("cpu", "triton", "engine", "load")),
+                _figure(ours, "texts_a_call"),
             ]
         )  # fmt: skip
     head = ["load", "texts/s", "p50 ms", "p99 ms", "engine alone, texts/s", "its p50 ms", "share",
-            "server µs", "Triton µs", "engine µs", "sender µs"]  # fmt: skip
+            "server µs", "Triton µs", "engine µs", "sender µs", "texts a call"]  # fmt: skip
     failed = "".join(f"\n\n{what}: {why}." for what, why in found["failed"].items())
     failed += _remarks("the engine alone", found)
     what = f"`{name}`, {found['precision']}{_of_workers(found)}"
-    return f"{what}; µs of processor a request:\n\n{table(head, rows)}{failed}"
+    waits = ""
+    if found.get("workers", 1) > 1:
+        waits = f", server µs of all {found['workers']} workers, those that only wait included"
+    return f"{what}; µs of processor a request{waits}:\n\n{table(head, rows)}{failed}"
+
+
+def _ceilings(name: str, found: Found) -> str:
+    """What each part of the way of a crowd's load could take, were the others nothing."""
+    if not found["loads"]:
+        return ""
+    load, peers = next(iter(found["loads"].items()))
+    ours, raw = peers.get("gateway") or {}, peers.get("raw-padded") or {}
+    parts = [
+        (f"the gateway's {found.get('workers', 1)} workers", found.get("workers", 1), "cpu_us"),
+        ("the engine's process, one thread", 1, "engine_us"),
+        ("the sender, one thread", 1, "load_us"),
+    ]
+    ends = [
+        f"{what} at {ours[spent]:.0f} µs: {rate:.0f}, {rate / raw['texts']:.2f} of it"
+        for what, threads, spent in parts
+        if ours.get(spent) and raw
+        for rate in (1e6 * threads / ours[spent],)
+    ]
+    if not ends:
+        return ""
+    shown = "\n".join(f"- {one}" for one in ends)
+    judge = "" if name.endswith(_LARGE) else f" `{name}{_LARGE}` judges the way."
+    return (
+        f"{found['titles'][load]}: the engine alone takes {raw['texts']:.0f} texts/s. At what they "
+        f"spend here, the parts of the way to it could each take no more than\n\n{shown}\n\n"
+        f"and so this load shows no share above the least of these.{judge}"
+    )
 
 
 def _of_workers(found: Found) -> str:

@@ -5,6 +5,8 @@ In Triton both are native backends of the pinned image.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,16 +49,29 @@ class PlanRuntime(_OneByOne):
 
 
 class OnnxCudaRuntime(_OneByOne):
-    """A graph on ONNX Runtime's CUDA provider, and nowhere else: where CUDA's libraries cannot be
-    loaded, ONNX Runtime itself would go on on the CPU. Raises Unusable."""
+    """A graph on ONNX Runtime's CUDA provider, and nowhere else. Raises Unusable."""
 
     def __init__(self, path: Path, settings: ModelSettings) -> None:
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(str(path), providers=[CUDA])
-        if (used := session.get_providers()[0]) != CUDA:
-            raise Unusable(f"ONNX Runtime would compute by {used}: {CUDA} cannot be loaded")
+        session = open_on_cuda(str(path))
         super().__init__(settings, lambda batch: list(session.run(None, dict(batch))))
+
+
+def open_on_cuda(graph: str | bytes) -> Any:
+    """A session of a graph's file, or of the graph itself.
+
+    Raises Unusable where CUDA's libraries cannot be loaded: ONNX Runtime itself would go on on the
+    CPU.
+    """
+    import onnxruntime
+
+    # Those of the packages nvidia-*, where they are installed: no search path leads there. What it
+    # says of others goes to its stdout, which is ours for figures.
+    with contextlib.redirect_stdout(sys.stderr):
+        onnxruntime.preload_dlls()
+    session = onnxruntime.InferenceSession(graph, providers=[CUDA])
+    if (used := session.get_providers()[0]) != CUDA:
+        raise Unusable(f"ONNX Runtime would compute by {used}: {CUDA} cannot be loaded")
+    return session
 
 
 def _tensor(name: str, array: NDArray[Any]) -> Tensor:

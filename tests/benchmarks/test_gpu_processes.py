@@ -131,18 +131,25 @@ def test_a_need_that_cannot_be_asked_for_is_missing(
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("raise OSError('libcudnn.so.9: not there')", "cannot be imported: OSError: libcudnn"),
+        ("raise OSError('libcudnn.so.9: not there')", "this one fails: OSError: libcudnn"),
         ("import time; time.sleep(600)", "does not say within 1 s"),
         ("print('2.11.0+cpu', False)", "this is 2.11.0+cpu"),
     ],
 )
 def test_torch_is_asked_from_outside(code: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs, "_ASK_TORCH", code)
-    monkeypatch.setattr(needs, "_TORCH_S", 1 if "sleep" in code else 60)
+    monkeypatch.setattr(needs, "_LIBRARY_S", 1 if "sleep" in code else 60)
     assert said in str(needs.torch_cuda())
     monkeypatch.setattr(needs, "_ASK_TORCH", "print('2.11.0', True)")
-    monkeypatch.setattr(needs, "_TORCH_S", 60)
+    monkeypatch.setattr(needs, "_LIBRARY_S", 60)
     assert needs.torch_cuda() is None
+
+
+def test_onnx_runtime_is_asked_to_open_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one is built for processors alone; what it says of CUDA is of no import or graph."""
+    assert "CUDAExecutionProvider cannot be loaded" in str(needs.onnx_cuda())
+    monkeypatch.setattr(needs, "_ASK_ONNX", "print('opened')")
+    assert needs.onnx_cuda() is None
 
 
 def test_named_steps_have_processes_of_their_own(

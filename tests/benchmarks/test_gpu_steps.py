@@ -196,7 +196,8 @@ def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
     assert "refused: beyond the tolerance" in page
     assert "| `workers-torch` | not run |" in page
     assert "| torch bf16 | 1.50 (660) |" in page
-    assert "| 128 clients | 100 | 3.0 | 9.0 | 200 | 1.0 | 0.50 | 500 | 60.0 | - | - |" in page
+    assert "| 128 clients | 100 | 3.0 | 9.0 | 200 | 1.0 | 0.50 | 500 | 60.0 | - | - | - |" in page
+    assert "could take" not in page
     assert "gateway: it is gone." in page
     gpu = [{"name": "NVIDIA A10", "driver": "560.35", "capability": "8.6"}]
     page = gpu_page.text([stored("machine", {"lacks": {}}, gpu=gpu)], ["machine"])
@@ -240,6 +241,21 @@ def test_the_page_says_what_is_slower_than_it_might_be() -> None:
     assert f"\n\ntorch fp32: {line}\n" in page
     assert page.endswith(f"\n\nthe engine alone: {line}")
     assert "| engine | 1x16, padded |" in page
+
+
+def test_the_page_says_which_parts_end_a_crowds_load() -> None:
+    load = {"texts": 3493.0, "p50": 39.0, "p99": 85.0, "cpu_us": 667.0, "triton_us": 37.0,
+            "engine_us": 135.0, "load_us": 60.0, "texts_a_call": 7.48}  # fmt: skip
+    loads = {"seed": {"gateway": load, "raw-padded": {"texts": 67226.0, "p50": 0.9}}}
+    stack = {"precision": "bf16", "titles": {"seed": "128 clients"}, "failed": {}, "workers": 8,
+             "loads": loads}  # fmt: skip
+    gpu = [{"name": "NVIDIA H200", "driver": "580", "capability": "9.0"}]
+    page = gpu_page.text([stored("stack-torch", stack, gpu=gpu)], ["stack-torch"])
+    assert "| 667 | 37.0 | 135 | 60.0 | 7.5 |" in page
+    assert "server µs of all 8 workers, those that only wait included" in page
+    assert "the gateway's 8 workers at 667 µs: 11994, 0.18 of it" in page
+    assert "the engine's process, one thread at 135 µs: 7407, 0.11 of it" in page
+    assert "the sender, one thread at 60 µs: 16667, 0.25 of it" in page
 
 
 def test_the_page_says_which_model_is_the_large_one() -> None:

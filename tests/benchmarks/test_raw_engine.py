@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -66,6 +67,16 @@ def test_onnx_runtime_without_cuda_is_not_measured_as_with_it(tmp_path: Path) ->
         pytest.raises(Unusable, match=f"compute by CPUExecutionProvider: {CUDA} cannot be loaded"),
     ):
         raw_engine.load(folder, "onnxruntime-cuda")
+
+
+def test_cudas_libraries_are_loaded_first_and_figures_stay_alone_on_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "Failed to load libcudart.so.13"
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: print(said))  # noqa: T201
+    with pytest.warns(UserWarning, match=CUDA), pytest.raises(Unusable):
+        raw_engine.load(write_bundle(tmp_path, 1), "onnxruntime-cuda")
+    assert capsys.readouterr() == ("", f"{said}\n")
 
 
 class PlayedGpu(torch_cuda.Gpu):

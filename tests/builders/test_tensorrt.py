@@ -5,12 +5,15 @@ from __future__ import annotations
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.builders.test_precisions import big_graph
 from tests.contract.plans import Plan, build
 from tests.tensorrt_recorder import Recorder
+from transformer_serving.contract.gate.server_facts import Gpu
 from transformer_serving.desk.builders.files import Shapes
 from transformer_serving.desk.builders.table import build_engine
 from transformer_serving.desk.builders.tensorrt import (
@@ -114,6 +117,29 @@ def test_tactics_of_another_gpu_are_timed_anew(
     build_engine("tensorrt", "fp32", big_graph(tmp_path / "graph.onnx"), tmp_path, SHAPES)
     assert recorder.record.caches_read == [b"of another GPU", b""]
     assert file.read_bytes() == b"timed tactics"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_plan_is_of_the_gpu_that_cuda_counts_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nvidia-smi counts by the bus, CUDA from the fastest one on."""
+    installed(monkeypatch)
+    program = tmp_path / "bin" / "nvidia-smi"
+    a10, t4 = "'NVIDIA A10, 560.35.03, 8.6'", "'NVIDIA T4, 560.35.03, 7.5'"
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in\n*--id=GPU-1) echo {a10};;\n*) echo {t4}; echo {a10};;\nesac\n'
+    )
+    with pytest.raises(ConversionRefused, match=r"several kinds \(NVIDIA T4.*UUID"):
+        require_machine()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    first = SimpleNamespace(name="NVIDIA A10", major=8, minor=6)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: first)
+    a10_of_smi = Gpu("NVIDIA A10", "560.35.03", "8.6")
+    assert require_machine().gpu == a10_of_smi
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
+    assert require_machine().gpu == a10_of_smi
 
 
 def test_a_layer_belongs_to_the_node_whose_name_it_has() -> None:

@@ -20,7 +20,7 @@ from transformer_serving.contract.gate.file_names import FILE_NAMES
 from transformer_serving.contract.gate.onnx_weights import LEADS
 from transformer_serving.contract.gate.plan import goes_forward
 from transformer_serving.contract.gate.refusals import open_manifest, refusals, require_servable
-from transformer_serving.contract.gate.server_facts import ServerFacts, read_gpus, server_facts
+from transformer_serving.contract.gate.server_facts import Gpu, ServerFacts, read_gpus, server_facts
 from transformer_serving.contract.manifest import ENGINES, Manifest
 from transformer_serving.desk.builders.table import ENGINES as TABLE, GENERATION_BACKENDS
 from transformer_serving.engine.bundle_config import ENGINE_BACKENDS, config_faults
@@ -482,13 +482,58 @@ def test_only_the_named_checks_are_made(tmp_path: Path, endpoint_fields: dict[st
     assert refusals(manifest, tmp_path, SERVER, config_faults, checks=("kit", "plan", "onnx")) == ()
 
 
+# nvidia-smi of a machine with two kinds of GPUs, which it counts by the bus.
+TWO_KINDS = """#!/bin/sh
+case "$*" in
+*--id=0|*--id=GPU-old) echo 'NVIDIA T4, 560.35.03, 7.5';;
+*--id=1|*--id=GPU-new) echo 'NVIDIA A10, 560.35.03, 8.6';;
+*) echo 'NVIDIA T4, 560.35.03, 7.5'; echo 'NVIDIA A10, 560.35.03, 8.6';;
+esac
+"""
+A10, T4 = Gpu("NVIDIA A10", "560.35.03", "8.6"), Gpu("NVIDIA T4", "560.35.03", "7.5")
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({}, (T4, A10)),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-new"}, (A10,)),
+        ({"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, (T4,)),
+        # CUDA counts from the fastest one on, whichever that is.
+        ({"CUDA_VISIBLE_DEVICES": "0"}, ()),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ()),
+        ({"TRANSFORMER_SERVING_COMPUTE_CAPABILITY": "8.6"}, ()),
+    ],
+    ids=["all", "uuid", "by-bus", "by-speed", "none", "stated"],
+)
+def test_the_gpus_of_a_server_are_those_that_triton_uses(
+    tmp_path: Path, variables: dict[str, str], wanted: tuple[Gpu, ...]
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(TWO_KINDS)
+    program.chmod(0o755)
+    assert server_facts({"PATH": f"{tmp_path}:/bin", **variables}).gpus == wanted
+
+
+def test_every_gpu_of_a_server_must_fit_a_plan(
+    tmp_path: Path, endpoint_fields: dict[str, Any]
+) -> None:
+    manifest = plan_bundle(tmp_path, endpoint_fields, build(FITTING))
+    server = dataclasses.replace(SERVER, compute_capability=None)
+    assert said(manifest, tmp_path, dataclasses.replace(server, gpus=(A10, A10))) == []
+    mixed = first(manifest, tmp_path, dataclasses.replace(server, gpus=(A10, T4)))
+    assert "8.6, the image pin 24.10 has 7.5 (NVIDIA T4); give Triton GPUs of one kind" in mixed
+    other = first(manifest, tmp_path, dataclasses.replace(server, gpus=(T4,)))
+    assert "has 7.5 (NVIDIA T4); convert again on this GPU" in other
+
+
 def test_facts_are_asked_where_triton_runs(tmp_path: Path) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA A10, 560.35.03, 8.6'\n")
     program.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:/bin", "TRT_VERSION": "10.5.0.18"}
     facts = server_facts(environment)
-    assert (facts.tensorrt, facts.compute_capability) == ("10.5.0.18", "8.6")
+    assert (facts.tensorrt, facts.gpus) == ("10.5.0.18", (A10,))
     assert facts.onnxruntime
     given = {**environment, "TRANSFORMER_SERVING_ONNXRUNTIME": "1.19.2"}
     assert server_facts(given).onnxruntime == "1.19.2"

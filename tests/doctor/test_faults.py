@@ -130,6 +130,26 @@ def test_7_a_gpu_too_old_for_the_pin(scene: Scene) -> None:
     assert f"compute capability 5.2, release {PIN.release} needs" in found["gpu"]
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'Failed to initialize NVML: Driver/library version mismatch'\necho more\nexit 18",
+         "Failed to initialize NVML: Driver/library version mismatch"),
+        ("echo 'NVIDIA A10, 560.35.03, 8.6'\necho 'Unable to determine the device handle'\nexit 15",
+         "Unable to determine the device handle"),
+        ("echo 'No devices were found' >&2\nexit 6", "No devices were found"),
+        ("exit 0", "no GPU"),
+    ],
+    ids=["mismatch", "lost", "none", "silent"],
+)  # fmt: skip
+def test_7_a_driver_whose_gpu_cannot_be_asked(scene: Scene, script: str, said: str) -> None:
+    scene.program("nvidia-smi", f"#!/bin/sh\n{script}\n")
+    driver = scene.folder / "version"
+    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03  Fri Aug 16\n")
+    found = only(dataclasses.replace(scene.subject, driver_file=driver), "gpu")
+    assert found.startswith(f"a driver is loaded, and nvidia-smi says: {said}; restart the machine")
+
+
 def test_8_an_api_that_does_not_answer(scene: Scene) -> None:
     subject = dataclasses.replace(
         having(scene, CLEARML_API_HOST="http://127.0.0.1:9"), record=None, from_file=True

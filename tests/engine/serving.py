@@ -29,9 +29,9 @@ from transformer_serving.engine.controller.proving.proofs import Proofs
 from transformer_serving.engine.controller.proving.prover import Prover
 from transformer_serving.engine.controller.service import ControllerSettings, Service
 from transformer_serving.engine.controller.state import StateFile
+from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 from transformer_serving.engine.controller.triton.log import TritonLog
 from transformer_serving.engine.controller.triton.server import Triton
-from transformer_serving.engine.controller.triton.stuck_loads import StuckLoads
 from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
 from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
 from transformer_serving.engine.proof.parity_set import FILE_NAME as PARITY_SET
@@ -203,9 +203,9 @@ class Serving:
     page: MetricsPage | None = None
 
     def start(self) -> None:
-        loads = StuckLoads(self.server.repository)
+        processes = BackendProcesses(self.server.repository)
         log = TritonLog(self.server.log)
-        self.triton = Triton(self.server.grpc, log, loads, self.server.key)
+        self.triton = Triton(self.server.grpc, log, processes, self.server.key)
         repository = Repository(self.server.repository)
         self.page = MetricsPage(None)
         service = Service(

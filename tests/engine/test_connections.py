@@ -10,9 +10,9 @@ from tests.engine.triton_server import TritonServer
 from tests.proxies import proxy_of_the_environment
 from transformer_serving.engine.controller.figures import TritonFigures
 from transformer_serving.engine.controller.metrics import MetricsPage
+from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 from transformer_serving.engine.controller.triton.log import TritonLog
 from transformer_serving.engine.controller.triton.server import RequestFailed, Triton, TritonAway
-from transformer_serving.engine.controller.triton.stuck_loads import StuckLoads
 from transformer_serving.engine.model_config import TensorConfig, build_config
 from transformer_serving.engine.proof.greedy import Asked
 
@@ -27,7 +27,7 @@ def test_triton_is_asked_without_a_proxy(
         outputs=[TensorConfig("token_ids", "INT32", (-1,))],
     )  # fmt: skip
     with proxy_of_the_environment(monkeypatch) as came:
-        triton = Triton(server.grpc, TritonLog(server.log), StuckLoads(server.repository))
+        triton = Triton(server.grpc, TritonLog(server.log), BackendProcesses(server.repository))
         try:
             assert triton.version()
             # A stream has a connection of its own; that Triton has no such model it says itself.

@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 from tests.engine.streams import Caller, options
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from transformer_serving.contract.generation import Finish
+from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 from transformer_serving.engine.controller.triton.dead_models import DeadModels
 from transformer_serving.engine.controller.triton.streams import Streams
 from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
@@ -74,7 +75,7 @@ def test_an_engine_that_cannot_be_built_again_is_loaded_again(
         with pytest.raises(InferenceServerException, match="is not healthy"):
             one.end()
     with closing(server.client()) as client:
-        dead = DeadModels(client, Streams(server.grpc))
+        dead = DeadModels(client, Streams(server.grpc), BackendProcesses(server.repository))
 
         def found() -> bool:
             """It is noticed by a call that fails, as of any backend's process that died."""

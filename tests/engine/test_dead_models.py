@@ -1,4 +1,6 @@
-"""What a real Triton counts of a model that is alive, and refuses the smallest question."""
+"""A real Triton: what it counts of a model that is alive and refuses the smallest question, and one
+process of a model that died beside a living one.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.engine.triton_server import TritonServer, wait_until
+from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 from transformer_serving.engine.controller.triton.dead_models import DeadModels
 from transformer_serving.engine.controller.triton.streams import Streams
 from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
@@ -34,13 +38,16 @@ _MODEL = """
 
 
 @pytest.fixture
-def sixteen(triton_server: TritonServer) -> Iterator[triton.InferenceServerClient]:
-    """A client of a Triton that has the model."""
+def sixteen(
+    triton_server: TritonServer, request: pytest.FixtureRequest
+) -> Iterator[triton.InferenceServerClient]:
+    """A client of a Triton that has the model, in one process or as many as the parameter says."""
     folder = triton_server.repository / NAME
-    (folder / "1").mkdir(parents=True)
+    (folder / "1").mkdir(parents=True, exist_ok=True)
     (folder / "1" / "model.py").write_text(textwrap.dedent(_MODEL))
     config = build_config(
         name=NAME, backend="python", max_batch_size=8,
+        instance_count=getattr(request, "param", 1),
         inputs=[TensorConfig("input_ids", "INT32", (-1,))],
         outputs=[TensorConfig("output", "INT32", (-1,))],
     )  # fmt: skip
@@ -62,10 +69,14 @@ def failures(client: triton.InferenceServerClient) -> int:
     return int(row.inference_stats.fail.count)
 
 
+def dead_models(server: TritonServer, client: triton.InferenceServerClient) -> DeadModels:
+    return DeadModels(client, Streams(server.grpc), BackendProcesses(server.repository))
+
+
 def test_the_question_to_a_suspect_is_no_new_suspicion(
     triton_server: TritonServer, sixteen: triton.InferenceServerClient
 ) -> None:
-    dead = DeadModels(sixteen, Streams(triton_server.grpc))
+    dead = dead_models(triton_server, sixteen)
     ask(sixteen, 16)
     for before in (0, 2):
         with pytest.raises(InferenceServerException, match="the least is 16"):
@@ -78,3 +89,37 @@ def test_the_question_to_a_suspect_is_no_new_suspicion(
             assert dead.unload(lambda *_: False) == []
             ask(sixteen, 16)
         assert failures(sixteen) == before + 2
+
+
+@pytest.mark.parametrize("sixteen", [2], indirect=True)
+def test_a_process_that_died_beside_a_living_one_is_found(
+    triton_server: TritonServer, sixteen: triton.InferenceServerClient
+) -> None:
+    """The two are asked in turns: after a request that failed, the living one gets the question."""
+    processes = BackendProcesses(triton_server.repository)
+    dead = dead_models(triton_server, sixteen)
+
+    def pair() -> list[int]:
+        return [pid for pid, one in processes.look()[0].items() if one == (NAME, "1")]
+
+    # One of the test before may still be ending.
+    wait_until(lambda: len(pair()) == 2, 60)
+    assert dead.unload(lambda *_: False) == []
+    victim = pair()[0]
+    psutil.Process(victim).kill()
+    wait_until(lambda: victim in processes.look()[1], 60)
+    wait_until(lambda: fails(sixteen), 60)
+    assert dead.unload(lambda *_: False) == [NAME]
+    sixteen.load_model(NAME)
+    for _ in range(4):
+        ask(sixteen, 16)
+    assert dead.unload(lambda *_: False) == []
+
+
+def fails(client: triton.InferenceServerClient) -> bool:
+    """Whether this request fell to a dead process."""
+    try:
+        ask(client, 16)
+    except InferenceServerException as error:
+        return "is not healthy" in str(error)
+    return False

@@ -15,9 +15,9 @@ from tests.engine.test_service import answers
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from tests.free_ports import free_ports
 from tests.stack.intruder import grpc_calls, http_calls, send
+from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 from transformer_serving.engine.controller.triton.log import TritonLog
 from transformer_serving.engine.controller.triton.server import Triton, TritonAway
-from transformer_serving.engine.controller.triton.stuck_loads import StuckLoads
 from transformer_serving.engine.triton_process import KEY_HEADER, LOOPBACK, TritonAddresses
 
 KEY = "what the container made"
@@ -52,8 +52,8 @@ def test_the_controller_with_the_key_serves_and_updates(
 
 def test_without_the_key_the_cause_is_said(locked: TritonServer) -> None:
     for key in (None, "another"):
-        log, loads = TritonLog(locked.log), StuckLoads(locked.repository)
-        controller = Triton(locked.grpc, log, loads, key)
+        log, processes = TritonLog(locked.log), BackendProcesses(locked.repository)
+        controller = Triton(locked.grpc, log, processes, key)
         assert controller.version()
         with pytest.raises(TritonAway, match="locked with a key that is not in TRANSFORMER_"):
             controller.loaded()

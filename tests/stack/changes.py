@@ -17,9 +17,9 @@ from tests.stack.editor import Editor
 from tests.stack.faults import BODY, SINGLE, Fault, check, pid_of
 from tests.stack.load import load
 from transformer_serving.desk.local.record import require_record
+from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 from transformer_serving.engine.controller.triton.log import TritonLog
 from transformer_serving.engine.controller.triton.server import Triton, TritonAway
-from transformer_serving.engine.controller.triton.stuck_loads import StuckLoads
 
 if TYPE_CHECKING:
     from tests.stack.conftest import Stack
@@ -105,9 +105,9 @@ def _persist(change: Callable[[], None]) -> None:
 def wait_served(stack: Stack, served: dict[str, int], *, exactly: bool) -> None:
     """Until Triton has ready what `served` says (version by endpoint) and clients get it."""
     address = require_record(stack.state).triton.grpc
-    loads = StuckLoads(stack.state / "triton" / "models")
+    processes = BackendProcesses(stack.state / "triton" / "models")
     log = TritonLog(stack.state / "logs" / "triton.log")
-    triton = Triton(address, log, loads)
+    triton = Triton(address, log, processes)
 
     def equal() -> bool:
         try:

@@ -51,10 +51,17 @@ def server_of(repository: Path) -> psutil.Process | None:
 
 
 def model_of(stub: psutil.Process, repository: Path) -> str:
-    """Its first argument is the model's file, REPOSITORY/MODEL/VERSION/FILE; '' of another one."""
+    """'' of another repository's."""
+    return version_of(stub, repository)[0]
+
+
+def version_of(stub: psutil.Process, repository: Path) -> tuple[str, str]:
+    """Model and version: its first argument is the model's file, REPOSITORY/MODEL/VERSION/FILE.
+    Two times '' of another repository's."""
     command = stub.cmdline()
     below = _below(stub, command[1], repository) if len(command) > 1 else None
-    return below.parts[0] if below else ""
+    model, version = (*(below.parts if below else ()), "", "")[:2]
+    return model, version
 
 
 def _below(process: psutil.Process, named: str, repository: Path) -> Path | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from benchmarks.runs import ab, wrk
 from benchmarks.runs.rounds import reason
+from benchmarks.servers.site import ROOT
 from transformer_serving.contract.gate.release import same
 from transformer_serving.contract.gate.server_facts import read_gpus
 from transformer_serving.desk.versions.lock import read_lock
@@ -19,8 +20,19 @@ from transformer_serving.desk.versions.lock import read_lock
 # Asked of a machine: None, or what is missing and what would bring it.
 Need = Callable[[], str | None]
 _DOCKER_S = 30
-_TORCH_S = 120
+_LIBRARY_S = 120
 _ASK_TORCH = "import torch; print(torch.__version__, torch.cuda.is_available())"
+# A graph of one node that gives what it gets.
+_ASK_ONNX = """
+from onnx import TensorProto, helper
+from benchmarks.runs.gpu_runtimes import open_on_cuda
+given, found = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+graph = helper.make_graph([helper.make_node("Identity", "x", "y")], "one", [given], [found])
+opset = helper.make_opsetid("", 17)
+model = helper.make_model(graph, ir_version=8, opset_imports=[opset])
+open_on_cuda(model.SerializeToString())
+print("opened")
+"""
 
 
 def gpu() -> str | None:
@@ -37,20 +49,31 @@ def torch_cuda() -> str | None:
     if (missing := torch()) is not None:
         return missing
     wanted = "a torch that sees the GPU"
-    # In a process of its own: libraries that do not fit end an import, a driver that is stuck does
-    # not answer.
+    try:
+        version, sees = _asked(_ASK_TORCH).split()
+    except _Unfit as error:
+        return f"{wanted}: {error}"
+    return None if sees == "True" else f"{wanted}: this is {version}"
+
+
+class _Unfit(Exception):
+    """What an installed library does not do."""
+
+
+def _asked(code: str) -> str:
+    """What the code says at last, in a process of its own: libraries that do not fit end an import,
+    a driver that is stuck does not answer. Raises _Unfit."""
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", _ASK_TORCH], capture_output=True, text=True, check=False,
-            timeout=_TORCH_S,
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+            timeout=_LIBRARY_S, cwd=ROOT,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"{wanted}: this one does not say within {_TORCH_S} s whether it does"
+        raise _Unfit(f"this one does not say within {_LIBRARY_S} s whether it does") from None
     if asked.returncode:
         said = asked.stderr.strip().splitlines()
-        return f"{wanted}: this one cannot be imported: {said[-1] if said else asked.returncode}"
-    version, sees = asked.stdout.split()
-    return None if sees == "True" else f"{wanted}: this is {version}"
+        raise _Unfit(f"this one fails: {said[-1] if said else asked.returncode}")
+    return asked.stdout.strip().splitlines()[-1]
 
 
 def engine_torch() -> str | None:
@@ -69,13 +92,15 @@ def tensorrt() -> str | None:
 
 
 def onnx_cuda() -> str | None:
-    from benchmarks.runs.gpu_runtimes import CUDA
-
+    # That the provider was compiled in says nothing of CUDA's libraries.
     try:
-        there = importlib.import_module("onnxruntime").get_available_providers()
-    except ImportError:
-        there = []
-    return None if CUDA in there else "ONNX Runtime on CUDA: pip install onnxruntime-gpu"
+        _asked(_ASK_ONNX)
+    except _Unfit as error:
+        return (
+            f"an ONNX Runtime that opens a graph on CUDA: {error}; pip install "
+            "'onnxruntime-gpu[cuda,cudnn]'"
+        )
+    return None
 
 
 def image() -> str | None:

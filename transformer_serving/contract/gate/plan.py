@@ -82,13 +82,20 @@ def _gpu(
     header: PlanHeader, name: str, stated: Mapping[str, Any], server: ServerFacts
 ) -> Iterator[str]:
     built = stated.get("compute_capability") or header.compute_capability
-    own = server.compute_capability
-    if built is None or own is None or equal(str(built), own):
+    if built is None:
         return
     level = stated.get("hardware_compatibility") or HARDWARE_LEVELS[0]
-    if level == "ampere+" and not older(own, _AMPERE):
-        return
-    yield (
-        f"file '{name}' was built for GPUs of compute capability {built}, {server.name} has {own}; "
-        "convert again on this GPU"
-    )
+
+    def fits(own: str) -> bool:
+        return equal(str(built), own) or (level == "ampere+" and not older(own, _AMPERE))
+
+    why = f"file '{name}' was built for GPUs of compute capability {built}, {server.name} has"
+    own = server.compute_capability
+    if own is not None and not fits(own):
+        yield f"{why} {own}; convert again on this GPU"
+    unfit = [gpu for gpu in server.gpus if not fits(gpu.compute_capability)]
+    if unfit:
+        fix = "convert again on this GPU"
+        if len(unfit) < len(server.gpus):
+            fix = "give Triton GPUs of one kind, as with CUDA_VISIBLE_DEVICES"
+        yield f"{why} {unfit[0].compute_capability} ({unfit[0].name}); {fix}"

@@ -18,28 +18,10 @@ ONNXRUNTIME_VARIABLE = "TRANSFORMER_SERVING_ONNXRUNTIME"
 # For a desk, or a container without nvidia-smi: the compute capability of the servers' GPUs.
 CAPABILITY_VARIABLE = "TRANSFORMER_SERVING_COMPUTE_CAPABILITY"
 COMPATIBLE_VARIABLE = "TRANSFORMER_SERVING_VERSION_COMPATIBLE"
+ASK_GPUS = ("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader")
 _ASK_S = 10.0
 # Known not to be there, which is another thing than unknown.
 MISSING = ""
-
-
-@dataclass(frozen=True)
-class ServerFacts:
-    """None is unknown, and nothing is refused for what is unknown.
-
-    `tensorrt` has up to four parts; `torch` is MISSING where there is none. `name` says whose facts
-    these are, for messages.
-    `version_compatible`: Triton runs with --backend-config=tensorrt,version-compatible=true.
-    """
-
-    name: str = "this server"
-    tensorrt: str | None = None
-    triton: str | None = None
-    compute_capability: str | None = None
-    onnxruntime: str | None = None
-    torch: str | None = None
-    kit_version: str | None = None
-    version_compatible: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,14 +33,35 @@ class Gpu:
     compute_capability: str
 
 
+@dataclass(frozen=True)
+class ServerFacts:
+    """None is unknown, and nothing is refused for what is unknown.
+
+    `tensorrt` has up to four parts; `torch` is MISSING where there is none. `name` says whose facts
+    these are, for messages. `compute_capability` is what somebody says of all its GPUs, `gpus` are
+    those that Triton uses, where they can be asked.
+    `version_compatible`: Triton runs with --backend-config=tensorrt,version-compatible=true.
+    """
+
+    name: str = "this server"
+    tensorrt: str | None = None
+    triton: str | None = None
+    compute_capability: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    onnxruntime: str | None = None
+    torch: str | None = None
+    kit_version: str | None = None
+    version_compatible: bool = False
+
+
 def server_facts(environment: Mapping[str, str]) -> ServerFacts:
     """The facts of the machine or container that this runs in."""
-    gpus = read_gpus(environment)
-    stated = environment.get(CAPABILITY_VARIABLE)
+    stated = environment.get(CAPABILITY_VARIABLE) or None
     return ServerFacts(
         tensorrt=environment.get(TENSORRT_VARIABLE) or None,
         triton=environment.get(TRITON_VARIABLE) or None,
-        compute_capability=stated or (gpus[0].compute_capability if gpus else None),
+        compute_capability=stated,
+        gpus=() if stated else visible_gpus(environment),
         onnxruntime=environment.get(ONNXRUNTIME_VARIABLE) or installed("onnxruntime"),
         torch=installed("torch") or MISSING,
         kit_version=installed("transformer-serving"),
@@ -74,21 +77,39 @@ def installed(distribution: str) -> str | None:
         return None
 
 
-def read_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """The GPUs of this machine; none without nvidia-smi on PATH or when it fails."""
-    command = [
-        "nvidia-smi",
-        "--query-gpu=name,driver_version,compute_cap",
-        "--format=csv,noheader",
-    ]
+def visible_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """Those that CUDA shows a process with these variables; none where that cannot be told.
+
+    CUDA counts from the fastest one on unless CUDA_DEVICE_ORDER says otherwise, nvidia-smi by the
+    bus. So a number means one of several only where all are alike.
+    """
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return read_gpus(environment)
+    named = [one.strip() for one in chosen.split(",")]
+    by_bus = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if all(one.startswith("GPU-") or (by_bus and one.isdigit()) for one in named):
+        return read_gpus(environment, f"--id={','.join(named)}")
+    gpus = read_gpus(environment) if all(map(str.isdigit, named)) else ()
+    return gpus if len(set(gpus)) == 1 else ()
+
+
+def read_gpus(environment: Mapping[str, str], *chosen: str) -> tuple[Gpu, ...]:
+    """The GPUs of this machine, in nvidia-smi's order; none without nvidia-smi on PATH or when it
+    fails. `chosen` are options of it."""
     try:
         done = subprocess.run(
-            command, env=dict(environment), capture_output=True, text=True,
+            [*ASK_GPUS, *chosen], env=dict(environment), capture_output=True, text=True,
             timeout=_ASK_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
     if done.returncode:
         return ()
+    return gpus_of(done.stdout)
+
+
+def gpus_of(said: str) -> tuple[Gpu, ...]:
+    """What ASK_GPUS said."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
     return tuple(Gpu(*row) for row in rows if len(row) == 3)

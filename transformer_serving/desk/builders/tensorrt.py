@@ -17,7 +17,7 @@ from typing import Any
 from transformer_serving.contract.error_line import one_line
 from transformer_serving.contract.gate.plan_header import read_plan_header
 from transformer_serving.contract.gate.release import same
-from transformer_serving.contract.gate.server_facts import Gpu, read_gpus
+from transformer_serving.contract.gate.server_facts import Gpu, read_gpus, visible_gpus
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.export.endpoint_json import LIMITS
@@ -72,13 +72,30 @@ def require_machine() -> Machine:
             f"{pin.tensorrt}; install that: {install}; or move the pin: transformer-serving "
             "versions"
         )
-    gpus = read_gpus(dict(os.environ))
+    return Machine(version, _first_gpu())
+
+
+def _first_gpu() -> Gpu:
+    """CUDA's first, on which TensorRT builds. Raises ConversionRefused."""
+    gpus = visible_gpus(os.environ) or read_gpus(os.environ)
     if not gpus:
         raise ConversionRefused(
             "engine 'tensorrt' needs an NVIDIA GPU, and nvidia-smi names none here; convert on a "
             "machine with the servers' kind of GPU"
         )
-    return Machine(version, gpus[0])
+    if len(set(gpus)) == 1:
+        return gpus[0]
+    # The order of several kinds is CUDA's own.
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConversionRefused(
+            f"this machine has GPUs of several kinds ({gpus[0].name}, ...), and which one TensorRT "
+            "builds on only a CUDA build of torch can say; install one, or name the GPU by its "
+            "UUID of `nvidia-smi --list-gpus` in CUDA_VISIBLE_DEVICES"
+        )
+    found = torch.cuda.get_device_properties(0)
+    return Gpu(found.name, gpus[0].driver, f"{found.major}.{found.minor}")
 
 
 def build_plan(precision: str, graph: Path, folder: Path, shapes: Shapes) -> EngineFiles:

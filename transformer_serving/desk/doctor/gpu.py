@@ -6,13 +6,19 @@ Tested by tests/doctor/test_faults.py.
 from __future__ import annotations
 
 import re
+import shutil
 
+from transformer_serving.contract.error_line import MOST, one_line
 from transformer_serving.contract.gate.release import older, parts
-from transformer_serving.contract.gate.server_facts import Gpu
+from transformer_serving.contract.gate.server_facts import ASK_GPUS, Gpu, gpus_of
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.versions.matrix import UNKNOWN, find_release
 
+# Of a driver whose library is another one's, or which has lost its GPU.
+RELOAD = (
+    "restart the machine, or load the module again while nobody uses the GPU; then restart Triton"
+)
 _VERSION = re.compile(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 
 
@@ -54,9 +60,21 @@ def _same_branch(driver: str, branch: str) -> bool:
 
 def check_gpu(subject: Subject) -> Findings:
     if not subject.gpus:
-        yield skipped("nvidia-smi reports no GPU")
+        yield _none(subject)
     for gpu in subject.gpus:
         yield _capability(gpu, subject)
+
+
+def _none(subject: Subject) -> Finding:
+    """A driver's file is seen in every container; nvidia-smi is in those that get a GPU."""
+    if not subject.driver_file.is_file():
+        return skipped("nvidia-smi reports no GPU")
+    if shutil.which(ASK_GPUS[0], path=subject.environment.get("PATH")) is None:
+        return skipped("no nvidia-smi is on PATH")
+    asked = subject.run(*ASK_GPUS)
+    said = [line for line in asked.output.splitlines() if line.strip() and not gpus_of(line)]
+    why = "it does not end" if asked.code is None else said[0].strip() if said else "no GPU"
+    return failure(f"a driver is loaded, and nvidia-smi says: {one_line(why, MOST)}", RELOAD)
 
 
 def _capability(gpu: Gpu, subject: Subject) -> Finding:

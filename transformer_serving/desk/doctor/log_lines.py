@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from transformer_serving.contract.gate.release import parts
 from transformer_serving.desk.doctor.finding import Findings, failure, ok, skipped
+from transformer_serving.desk.doctor.gpu import RELOAD
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.versions.matrix import releases_with
 
@@ -155,8 +156,7 @@ KNOWN = (
         "driver-mismatch",
         r"Driver/library version mismatch",
         "the NVIDIA driver was updated under what runs: its library and the kernel's module differ",
-        "restart the machine, or load the module again while nobody uses the GPU; then restart "
-        "Triton",
+        RELOAD,
     ),
     _row(
         "driver-old",

@@ -98,7 +98,8 @@ CHECKS = (
     Check(
         "gpu",
         "each GPU's compute capability",
-        "it is below what the image pin needs; a warning where that is unknown",
+        "it is below what the image pin needs; there is a driver, and nvidia-smi fails or names no "
+        "GPU; a warning where what the pin needs is unknown",
         gpu.check_gpu,
     ),
     Check(

@@ -12,7 +12,12 @@ from typing import Any
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.refusals import refusals
-from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts, installed
+from transformer_serving.contract.gate.server_facts import (
+    MISSING,
+    ServerFacts,
+    installed,
+    visible_gpus,
+)
 from transformer_serving.contract.manifest import FILE_NAME, read_manifest
 from transformer_serving.contract.triton_addresses import read_addresses
 from transformer_serving.desk.doctor.engine_file import check_engine_file, engine_files
@@ -206,7 +211,7 @@ def server_of(subject: Subject) -> ServerFacts:
     embedded = not subject.from_file and installed("onnxruntime")
     return replace(
         pinned,
-        compute_capability=subject.gpus[0].compute_capability if subject.gpus else None,
+        gpus=visible_gpus(subject.environment),
         onnxruntime=embedded or pinned.onnxruntime,
         triton=lock.vllm_image.triton if subject.record is None else lock.embedded.triton,
         torch=None if subject.from_file else installed("torch") or MISSING,

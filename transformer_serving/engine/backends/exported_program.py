@@ -26,12 +26,15 @@ Call = Sequence[NDArray[Any]]
 Outputs = list[NDArray[Any]]
 
 _EMBEDDING = "aten.embedding.default"
-# What stands between a text's ids and the table that they are looked up in.
+# What stands between a text's ids and the table that they are looked up in: ids it leaves.
 _CONVERSIONS = (
     "aten.to.dtype",
     "aten._to_copy.default",
     "aten.clone.default",
     "aten.alias.default",
+    "aten.view.default",
+    "aten._unsafe_view.default",
+    "aten.reshape.default",
 )
 
 

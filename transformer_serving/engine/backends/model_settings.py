@@ -33,6 +33,10 @@ class ModelError(Exception):
     """The model cannot be served as configured; the message names the file or field and the fix."""
 
 
+class DeviceFailed(ModelError):
+    """The device computes nothing more for this process; another one may have it back."""
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """A tensor of the graph or the configuration; -1 in `dims` is any size.

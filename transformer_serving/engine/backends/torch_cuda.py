@@ -8,7 +8,6 @@ Tested by tests/engine/test_torch_text.py.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from transformer_serving.contract.error_line import first_line
 from transformer_serving.engine.backends.exported_program import Call, LoadedProgram, Outputs
+from transformer_serving.engine.backends.model_settings import DeviceFailed
 from transformer_serving.engine.backends.usual_shapes import Shape, UsualShapes
 
 Tensors = tuple[torch.Tensor, ...]
@@ -63,13 +64,13 @@ class Gpu:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """What the block starts is done at its end. Ends the process where the GPU failed."""
+        """What the block starts is done at its end. Raises DeviceFailed where the GPU failed."""
         try:
             with torch.inference_mode(), torch.cuda.stream(self._stream):
                 yield
             self._stream.synchronize()
         except torch.AcceleratorError as error:
-            _end(error)
+            raise device_failed(error) from None
 
     def outputs(self, shape: Shape, forward: Forward, given: list[torch.Tensor]) -> Tensors:
         """`forward` of the pinned tensors, by the recording of `shape` where there is one.
@@ -144,9 +145,10 @@ def fetched(output: torch.Tensor) -> torch.Tensor:
     return place.copy_(output, non_blocking=True)
 
 
-def _end(error: Exception) -> None:
-    """A GPU's context does not come back from an error of its own. The process ends, and the
-    controller loads the model anew."""
-    sys.stderr.write(f"the GPU failed, and this process ends: {error}\n")
-    sys.stderr.flush()
-    os._exit(1)
+def device_failed(error: torch.AcceleratorError) -> DeviceFailed:
+    """A GPU's context does not come back from an error of its own."""
+    said = first_line(error).encode("ascii", "backslashreplace").decode()
+    return DeviceFailed(
+        f"the GPU failed ({said}); where it fails at every load, install a build of PyTorch with "
+        f"kernels for this GPU in place of {torch.__version__}, or see what `dmesg` says of the GPU"
+    )

@@ -25,6 +25,7 @@ from transformer_serving.engine.backends.exported_program import (
     load_program,
 )
 from transformer_serving.engine.backends.graph_parts import MASK
+from transformer_serving.engine.backends.model_settings import DeviceFailed
 from transformer_serving.engine.backends.packed_graph import (
     Index,
     PackedGraph,
@@ -145,12 +146,17 @@ class _Never:
 def open_packed(
     path: Path, loaded: LoadedProgram, gpu: Gpu, padded: Calls
 ) -> tuple[PackedCalls | None, str]:
-    """The program `loaded` from `path` without padding; None and why where that is not to be."""
+    """The program `loaded` from `path` without padding; None and why where that is not to be.
+
+    Raises DeviceFailed.
+    """
     if loaded.program.precision == "fp32":
         return None, "torch's attention without padding takes bf16 and fp16 alone"
     try:
         return _opened(path, loaded, gpu, padded)
-    # Whatever it is, the program serves without this.
+    except DeviceFailed:
+        raise
+    # Whatever else it is, the program serves without this.
     except Exception as error:
         return None, named_line(error)
 

@@ -24,7 +24,12 @@ from transformer_serving.engine.backends.exported_program import (
     load_program,
 )
 from transformer_serving.engine.backends.grouping import Arrays
-from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings, TensorSpec
+from transformer_serving.engine.backends.model_settings import (
+    DeviceFailed,
+    ModelError,
+    ModelSettings,
+    TensorSpec,
+)
 from transformer_serving.engine.backends.text_places import places_of
 
 
@@ -61,16 +66,19 @@ class Opened:
 def open_calls(path: Path, gpu: int | None, *, packed: bool = True) -> Opened:
     """The program, and what calls it on that GPU, on the CPU for None.
 
-    Without `packed` texts are padded where they need not be.
+    Without `packed` texts are padded where they need not be. Raises DeviceFailed.
     """
     if gpu is None:
         program = load_program(path)
         return Opened(program, CpuCalls(program), packed=False, remarks=())
-    from transformer_serving.engine.backends.torch_cuda import Gpu, PaddedCalls
+    from transformer_serving.engine.backends.torch_cuda import Gpu, PaddedCalls, device_failed
     from transformer_serving.engine.backends.torch_packed import open_packed
 
-    program = load_program(path, f"cuda:{gpu}")
-    device = Gpu(gpu)
+    try:
+        program = load_program(path, f"cuda:{gpu}")
+        device = Gpu(gpu)
+    except torch.AcceleratorError as error:
+        raise device_failed(error) from None
     padded = PaddedCalls(program, device)
     calls = None
     if packed:
@@ -81,7 +89,7 @@ def open_calls(path: Path, gpu: int | None, *, packed: bool = True) -> Opened:
 
 
 class TorchRuntime:
-    """A loaded program and how it is called."""
+    """A loaded program and how it is called. What it is asked raises DeviceFailed."""
 
     def __init__(self, path: Path, settings: ModelSettings, *, packed: bool = True) -> None:
         _check_weights(path)
@@ -89,6 +97,8 @@ class TorchRuntime:
             torch.set_num_threads(settings.threads)
         try:
             opened = open_calls(path, settings.gpu, packed=packed)
+        except DeviceFailed:
+            raise
         except ContractError as error:
             raise ModelError(str(error)) from None
         # torch's reader and safetensors raise whatever they meet in a file.

@@ -8,11 +8,13 @@ Tested by tests/engine/test_backends.py.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -22,6 +24,7 @@ from transformer_serving.engine.backends.grouping import Arrays, Layout
 from transformer_serving.engine.backends.inherited_sockets import close_inherited_sockets
 from transformer_serving.engine.backends.model_settings import (
     TRITON_TYPES,
+    DeviceFailed,
     ModelError,
     ModelSettings,
     TensorSpec,
@@ -68,24 +71,33 @@ class TextModel(ABC):
             check_tensors("input", settings.inputs, runtime.graph.inputs)
             check_tensors("output", settings.outputs, runtime.graph.outputs)
             _check_complete(settings, runtime.graph)
+            layout = probe(runtime) if settings.max_batch_size else Layout()
         except ModelError as error:
             raise pb_utils.TritonModelException(str(error)) from None
-        layout = probe(runtime) if settings.max_batch_size else Layout()
         self._executor = Executor(runtime, layout)
         if settings.max_batch_size and not layout.mask:
             pb_utils.Logger.log_warn("requests of different lengths run one after the other")
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        answers = self._executor.answers(
-            [
-                {tensor.name(): np.from_dlpack(tensor) for tensor in request.inputs()}
-                for request in requests
-            ]
-        )
+        given = [
+            {tensor.name(): np.from_dlpack(tensor) for tensor in request.inputs()}
+            for request in requests
+        ]
+        try:
+            answers = self._executor.answers(given)
+        except DeviceFailed as error:
+            _end(error)
         return [
             _response(answer, request.requested_output_names())
             for request, answer in zip(requests, answers, strict=True)
         ]
+
+
+def _end(error: DeviceFailed) -> NoReturn:
+    """The controller finds this process dead and loads the model anew."""
+    sys.stderr.write(f"this process ends: {error}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _gpu_of(args: dict[str, str]) -> int | None:

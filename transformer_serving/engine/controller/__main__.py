@@ -73,9 +73,9 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     from transformer_serving.engine.controller.proving.prover import Prover
     from transformer_serving.engine.controller.service import ControllerSettings, Service
     from transformer_serving.engine.controller.state import StateFile
+    from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
     from transformer_serving.engine.controller.triton.log import TritonLog
     from transformer_serving.engine.controller.triton.server import Triton
-    from transformer_serving.engine.controller.triton.stuck_loads import StuckLoads
     from transformer_serving.engine.triton_process import KEY_VARIABLE
 
     name = "triton engine" if options.filter == "*" else f"triton engine {options.filter}"
@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     triton = Triton(
         options.triton_grpc,
         TritonLog(options.triton_log),
-        StuckLoads(options.repository),
+        BackendProcesses(options.repository),
         os.environ.get(KEY_VARIABLE),
     )
     repository = Repository(options.repository)

@@ -1,6 +1,7 @@
 """Finds models whose backend process died: Triton 2.51 does not restart it, calls the model ready,
-and fails every request for it. Unloaded, it is one that Triton lost, and is loaded again. Only a
-whole model can be unloaded: a version that died beside the one that serves is left to the caller.
+and fails every request for it; of one in several processes, every request that falls to the dead
+one, after a second. Unloaded, it is one that Triton lost, and is loaded again. Only a whole model
+can be unloaded: a version that died beside the one that serves is left to the caller.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from transformer_serving.contract.generation import Options, Sampling
+from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 from transformer_serving.engine.controller.triton.streams import Streams
 from transformer_serving.engine.proof.greedy import Asked
 
@@ -24,9 +26,15 @@ _ONE_TOKEN = Asked((0,), Options(1, (), Sampling(False, 1.0, 1.0, 0, 1.0), 0), t
 class DeadModels:
     """Looks at every model that failed a request since the last look; one call when none did."""
 
-    def __init__(self, client: triton_grpc.InferenceServerClient, streams: Streams) -> None:
+    def __init__(
+        self,
+        client: triton_grpc.InferenceServerClient,
+        streams: Streams,
+        processes: BackendProcesses,
+    ) -> None:
         self._client = client
         self._streams = streams
+        self._processes = processes
         self._failed: dict[tuple[str, str], int] = {}
 
     def unload(self, is_left: Callable[[str, int], bool]) -> list[str]:
@@ -52,23 +60,40 @@ class DeadModels:
                 yield row.name, row.version
 
     def _is_dead(self, model: str, version: str) -> bool:
-        """Ask the smallest question the model takes: only a dead backend answers in this way.
-
-        A model may refuse it, which Triton counts as well: that is no reason to ask again.
-        """
+        """Ask the smallest question the model takes: only a dead backend answers in this way."""
         try:
             config = self._client.get_model_config(model, version, client_timeout=_ASK_S).config
+            # Triton gives the question to one of its processes, mostly to a living one.
+            lacking = self._lacks_one(config, version)
+            self._ask(config, version)
+            # Asked after the count: of a version that is being unloaded they end one by one.
+            ready = self._client.is_model_ready(model, version, client_timeout=_ASK_S)
+        except InferenceServerException as error:
+            return DEAD in str(error.message())
+        return lacking and bool(ready)
+
+    def _ask(self, config: Any, version: str) -> None:
+        """A model may refuse it, which Triton counts as well: that is no reason to ask again."""
+        try:
             if config.model_transaction_policy.decoupled:
                 self._streams.generate(config, version, [_ONE_TOKEN], _ASK_S)
-                return False
-            self._client.infer(
-                model, _smallest(config), model_version=version, client_timeout=_ASK_S
-            )
+            else:
+                self._client.infer(
+                    config.name, _smallest(config), model_version=version, client_timeout=_ASK_S
+                )
         except InferenceServerException as error:
             if DEAD in str(error.message()):
-                return True
-            self._failed[model, version] += 1
-        return False
+                raise
+            self._failed[config.name, version] += 1
+
+    def _lacks_one(self, config: Any, version: str) -> bool:
+        """Some of its processes live, and fewer than it has instances.
+
+        Where none is seen it has none, as with a native backend, or they are out of sight.
+        """
+        instances = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
+        living = list(self._processes.look()[0].values()).count((config.name, version))
+        return bool(0 < living < instances)
 
 
 def _smallest(config: Any) -> list[triton_grpc.InferInput]:

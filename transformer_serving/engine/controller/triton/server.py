@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from transformer_serving.contract.error_line import one_line
+from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 from transformer_serving.engine.controller.triton.connections import CHANNEL
 from transformer_serving.engine.controller.triton.dead_models import DEAD, DeadModels
 from transformer_serving.engine.controller.triton.log import TritonLog
@@ -69,15 +70,19 @@ class Triton:
     """The one Triton of this controller; `key` opens its control where that is locked."""
 
     def __init__(
-        self, address: str, log: TritonLog, loads: StuckLoads, key: str | None = None
+        self,
+        address: str,
+        log: TritonLog,
+        processes: BackendProcesses,
+        key: str | None = None,
     ) -> None:
         self._client = triton_grpc.InferenceServerClient(address, channel_args=CHANNEL)
         if key is not None:
             self._client.register_plugin(_Key(key))
         self._log = log
-        self._loads = loads
+        self._loads = StuckLoads(processes)
         self._streams = Streams(address)
-        self._dead = DeadModels(self._client, self._streams)
+        self._dead = DeadModels(self._client, self._streams, processes)
 
     def version(self) -> str:
         return str(self._ask("get_server_metadata").version)

@@ -13,11 +13,8 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-import psutil
-
-from transformer_serving.engine.orphans import STUB, model_of, server_of
+from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 
 # Of a process that dies later in its load Triton takes notice: the load then fails after 2.3 s.
 NOTICE_S = 5.0
@@ -36,16 +33,15 @@ class Load:
 
 
 class StuckLoads:
-    """Watches the loads of the Triton that serves `repository` on this machine."""
+    """Watches the loads of the Triton whose processes those are."""
 
-    def __init__(self, repository: Path) -> None:
-        self._repository = repository
-        self._server: psutil.Process | None = None
+    def __init__(self, processes: BackendProcesses) -> None:
+        self._processes = processes
         self._lock = threading.Lock()
         self._loads: list[Load] = []
         self._owners: dict[int, str] = {}
         # Left by a load of the controller before this one: what is loading may be waiting for it.
-        self._inherited = self._backend_processes()[1]
+        self._inherited = processes.look()[1]
 
     @contextlib.contextmanager
     def watched(self, model: str) -> Iterator[Load]:
@@ -70,15 +66,15 @@ class StuckLoads:
             stuck = [load for load in loads if self._is_stuck(load, dead)]
             for load in stuck:
                 load.died = True
-            if stuck and self._server is not None:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    self._server.kill()
+            if stuck:
+                self._processes.kill_server()
             return [load.model for load in stuck]
 
     def _look(self) -> frozenset[int]:
         """The dead processes; what the living ones load is remembered for when they are dead."""
-        living, dead = self._backend_processes()
-        self._owners = {pid: owner for pid, owner in self._owners.items() if pid in dead} | living
+        living, dead = self._processes.look()
+        kept = {pid: owner for pid, owner in self._owners.items() if pid in dead}
+        self._owners = kept | {pid: model for pid, (model, _) in living.items()}
         return dead
 
     def _is_stuck(self, load: Load, dead: frozenset[int]) -> bool:
@@ -90,25 +86,3 @@ class StuckLoads:
         now = time.monotonic()
         load.dead_since = load.dead_since or now
         return now - load.dead_since >= NOTICE_S
-
-    def _backend_processes(self) -> tuple[dict[int, str], frozenset[int]]:
-        """The model of each living backend process, and the dead ones."""
-        living: dict[int, str] = {}
-        dead: set[int] = set()
-        for process in self._children():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if not process.name().startswith(STUB):
-                    continue
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    dead.add(process.pid)
-                else:
-                    living[process.pid] = model_of(process, self._repository)
-        return living, frozenset(dead)
-
-    def _children(self) -> list[psutil.Process]:
-        if self._server is None or not self._server.is_running():
-            self._server = server_of(self._repository)
-        try:
-            return [] if self._server is None else self._server.children()
-        except psutil.NoSuchProcess:
-            return []
