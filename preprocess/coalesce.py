@@ -240,8 +240,9 @@ class Coalescer:
                     return
                 self.wake()
                 await answer_all(batch.items, batch.length, self._try, self._fail)
-                if self._in_flight > self.slots():
-                    # A Triton went away; the calls that still run are enough.
+                if not len(self._waiting) or self._in_flight > self.slots():
+                    # Who comes next begins a call anew; and where a Triton went away, the calls
+                    # that still run are enough.
                     return
         finally:
             self._starting = False

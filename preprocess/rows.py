@@ -15,6 +15,11 @@ from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TOKENS
 # One text's arrays, one for each output of the head.
 Row = tuple[Array, ...]
 
+# Whether padding adds to an output of the head.
+_IS_PADDED = {
+    name: any(axis in (TOKENS, *EXTRA_ROLES) for axes in head.outputs for axis in axes)
+    for name, head in HEADS.items()
+}
 _DTYPES: dict[str, type[np.generic]] = {"INT32": np.int32, "INT64": np.int64}
 
 
@@ -62,6 +67,8 @@ def rows_of(outputs: Sequence[Array], encoded: Sequence[Encoded], endpoint: Endp
     """Each text's own of one call's arrays. Raises ServingError where they are of other texts."""
     if any(array.shape[:1] != (len(encoded),) for array in outputs):
         raise ServingError("engine_failed", "the engine answered another number of texts")
+    if not _IS_PADDED[endpoint.head]:
+        return list(zip(*outputs, strict=True))
     return [unpad(arrays, text, endpoint) for text, *arrays in zip(encoded, *outputs, strict=True)]
 
 

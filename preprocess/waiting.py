@@ -166,7 +166,7 @@ class WaitingTexts(Generic[Item]):
         room = int(min(room, max(most_tokens // length, -(-room // least_room))))
         items = self._popped(self._queues[bucket], room, is_wanted, is_ready)
         tokens = sum(item.length for item in items)
-        for queue in reversed(self._queues[:bucket]):
+        for queue in reversed(self._queues[:bucket] if self._size else ()):
             while (
                 len(items) < room and (place := self._first(queue, is_wanted, is_ready)) is not None
             ):

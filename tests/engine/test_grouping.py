@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from transformer_serving.contract.heads import EXTRA_ROLES
 from transformer_serving.engine.backends.executor import Executor, Graph, RequestFailure
@@ -21,6 +21,7 @@ from transformer_serving.engine.backends.grouping import (
     Arrays,
     Item,
     Layout,
+    Shape,
     plan_groups,
 )
 from transformer_serving.engine.backends.model_settings import (
@@ -40,12 +41,16 @@ AXES = {
 }
 PADDED = Layout(joinable=True, mask="attention_mask", own_axes=AXES)
 POISON = 41
+PLACES = 14
 
 
 class NumpyRuntime:
     """Sums and per-token answers; an id of POISON fails its whole batch."""
 
-    def __init__(self, *, reads_padding: bool = False, dims: tuple[int, ...] = (-1, -1)) -> None:
+    def __init__(
+        self, *, reads_padding: bool = False, dims: tuple[int, ...] = (-1, -1),
+        places: int | None = None,
+    ) -> None:  # fmt: skip
         self.graph = Graph(
             inputs=(
                 TensorSpec("input_ids", "int32", dims),
@@ -54,12 +59,20 @@ class NumpyRuntime:
             ),
             outputs=(),
             id_limits={"input_ids": 50},
+            places=places,
         )
         self.reads_padding = reads_padding
         self.batches: list[tuple[int, ...]] = []
 
     def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
-        return [self.one(batch) for batch in batches]
+        return [self.tried(batch) for batch in batches]
+
+    def tried(self, batch: Arrays) -> Arrays | RequestFailure:
+        """Arrays that do not fit each other, where no layout says so, fail as in a real engine."""
+        try:
+            return self.one(batch)
+        except (ValueError, IndexError) as error:
+            return RequestFailure(str(error), invalid=True)
 
     def one(self, batch: Arrays) -> Arrays | RequestFailure:
         ids, mask = batch["input_ids"], batch["attention_mask"]
@@ -115,15 +128,77 @@ def test_every_request_gets_exactly_its_own_answer(
 @given(shapes=shapes)
 def test_padding_stays_within_its_bounds(shapes: list[tuple[int, int]]) -> None:
     items = [
-        Item(index, request(np.ones(shape)), shape[0], shape[1])
+        Item(index, arrays := request(np.ones(shape)), Shape(*shape, tuple(_own_sizes(arrays))))
         for index, shape in enumerate(shapes)
     ]
     groups = plan_groups(items, PADDED)
     assert sorted(item.index for group in groups for item in group.items) == list(range(len(items)))
     for group in groups:
-        padded = group.rows * group.length
-        assert group.length == max(item.length for item in group.items)
-        assert padded - group.tokens <= max(FREE_TOKENS, WASTE * padded)
+        rows, lengths = zip(
+            *((item.shape.rows, item.shape.tokens) for item in group.items), strict=True
+        )
+        padded = sum(rows) * group.length
+        assert group.length == max(lengths)
+        assert padded - np.dot(rows, lengths) <= max(FREE_TOKENS, WASTE * padded)
+
+
+def _own_sizes(arrays: Arrays) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for name, array in sorted(arrays.items()):
+        yield name, array.shape[1:]
+
+
+# Each makes a request one that is at fault.
+FAULTS: dict[str, Callable[[Arrays], Any]] = {
+    "poison": lambda one: np.put(one["input_ids"], -1, POISON),
+    "id below 0": lambda one: np.put(one["input_ids"], 0, -1),
+    "id above the last": lambda one: np.put(one["input_ids"], -1, 50),
+    "position outside": lambda one: np.put(one["mask_positions"], -1, one["input_ids"].shape[1]),
+    "position below 0": lambda one: np.put(one["mask_positions"], 0, -1),
+    "missing": lambda one: one.pop("attention_mask"),
+    "another type": lambda one: one.update(candidates=one["candidates"].astype(np.int64)),
+    "empty": lambda one: one.update(candidates=one["candidates"][:, :0]),
+    "one dimension": lambda one: one.update(input_ids=one["input_ids"][0]),
+    "rows": lambda one: one.update(mask_positions=np.zeros((9, 1), np.int32)),
+    "tokens": lambda one: one.update(attention_mask=one["attention_mask"].repeat(2, axis=1)),
+    "too long": lambda one: one.update(request(np.ones((len(one["input_ids"]), PLACES + 1)))),
+}
+kinds = st.lists(st.sampled_from(["good"] * 4 + sorted(FAULTS)), min_size=1, max_size=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    kinds=kinds, layout=st.sampled_from([PADDED, Layout(joinable=True), Layout()]), data=st.data()
+)
+def test_requests_together_get_what_each_gets_alone(
+    kinds: list[str], layout: Layout, data: st.DataObject
+) -> None:
+    """Also those at fault, to the word; of near lengths, so that most share a batch."""
+    sizes = st.tuples(st.integers(1, 3), st.integers(1, 12), st.integers(1, 3), st.integers(1, 3))
+    requests = []
+    for kind in kinds:
+        rows, length, masks, candidates = data.draw(sizes)
+        ids = np.arange(1, 1 + rows * length).reshape(rows, length)
+        requests.append(request(ids, masks, candidates))
+        if kind in FAULTS:
+            FAULTS[kind](requests[-1])
+    executor = Executor(NumpyRuntime(places=PLACES), layout)
+    for arrays, answer in zip(requests, executor.answers(requests), strict=True):
+        [alone] = executor.answers([arrays])
+        if isinstance(alone, RequestFailure):
+            assert answer == alone
+            continue
+        assert not isinstance(answer, RequestFailure)
+        assert answer.keys() == alone.keys()
+        for name, expected in alone.items():
+            np.testing.assert_array_equal(answer[name], expected, strict=True)
+
+
+def test_who_is_refused_changes_nothing_for_the_others() -> None:
+    """Not even the length to which they are padded."""
+    runtime = NumpyRuntime()
+    good = [request([[1, 2, 3]]), request([[4, 5]])]
+    Executor(runtime, PADDED).answers([request([[1, -1, 1, 1, 1]]), *good])
+    assert runtime.batches == [(2, 3)]
 
 
 def test_without_a_known_layout_every_request_runs_alone() -> None:
@@ -141,6 +216,7 @@ def test_without_a_known_layout_every_request_runs_alone() -> None:
             "'input_ids' must be int32, got int64",
         ),
         ({**request([[1]]), "input_ids": np.ones(1, np.int32)}, "must have 2 dimensions, got 1"),
+        ({"input_ids": np.full((1, 2), -1, np.int32)}, "'input_ids' has an id below 0"),
         (request(np.ones((0, 4))), "'input_ids' is empty"),
         (request([[1, -1]]), "'input_ids' has an id below 0"),
         (request([[1, 50]]), "'input_ids' has an id above 49"),

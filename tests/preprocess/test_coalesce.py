@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import uvloop
 
-from preprocess.admission import Admission
+from preprocess.admission import Admission, Share
 from preprocess.coalesce import Coalescer
 from preprocess.passage import Passage
 from preprocess.stats import DEADLINE, EndpointFigures
@@ -124,6 +124,14 @@ async def test_an_idle_engine_is_called_at_once_and_arrivals_join(endpoint: Endp
     queue = coalescer(endpoint, engine, slots=1)
     await asyncio.gather(*(infer(queue, [text(at + 1)], soon()) for at in range(8)))
     assert engine.calls == [(8, 8)]
+
+
+async def test_who_comes_behind_the_last_answer_finds_the_engine_free(endpoint: Endpoint) -> None:
+    queue = coalescer(endpoint, SumEngine(), slots=1)
+    # Else whoever is alone in the worker has room.
+    queue.admission.enter(Share(), 10, 0.0)
+    await infer(queue, [text(1)], soon())
+    assert queue.has_room()
 
 
 async def test_lengths_do_not_mix_across_far_buckets(endpoint: Endpoint) -> None:

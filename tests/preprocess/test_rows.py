@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from preprocess.rows import pad, unpad
+from preprocess.rows import pad, rows_of, unpad
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import InputTensor, OutputTensor, Tokens, read_endpoint
 
@@ -65,3 +65,17 @@ def test_every_axis_is_cut_to_the_texts_own_size(side: str, endpoint_json: str) 
     masks = replace(endpoint, head="masks", outputs=(output, output, output))
     best, ids, scores = unpad([np.ones((3, 5)), np.ones((3, 5)), np.ones((3, 4))], text, masks)
     assert (best.shape, ids.shape, scores.shape) == ((1, 5), (1, 5), (1, 2))
+
+
+def test_a_row_is_its_texts_own_of_every_output(endpoint_json: str) -> None:
+    endpoint = read_endpoint(endpoint_json)
+    texts = [Encoded([5, 6], [0, 0]), Encoded([7], [0])]
+    scores = np.arange(4, dtype=np.float32).reshape(2, 2)
+    for head, output in (("vector", scores), ("token_vectors", scores[:, :, None])):
+        rows = rows_of([output], texts, replace(endpoint, head=head))
+        alone = [
+            unpad([output[at]], one, replace(endpoint, head=head)) for at, one in enumerate(texts)
+        ]
+        assert [[array.tolist() for array in row] for row in rows] == [
+            [array.tolist() for array in row] for row in alone
+        ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,22 +29,26 @@ def axis_of(name: str) -> str:
     return name if name in EXTRA_INPUTS else TOKENS
 
 
-@dataclass(frozen=True)
+class Shape(NamedTuple):
+    """Of a request: how many rows and tokens it has, and by name what its arrays have beside their
+    rows, which is alike in those that are joined without padding."""
+
+    rows: int
+    tokens: int
+    sizes: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(eq=False, slots=True)
 class Item:
-    """One request: its arrays, and how many rows and tokens they have."""
+    """One request."""
 
     index: int
-    arrays: Arrays
-    rows: int
-    length: int
-
-    @property
-    def shape_key(self) -> tuple[Any, ...]:
-        return tuple((name, array.shape[1:]) for name, array in sorted(self.arrays.items()))
+    arrays: Mapping[str, NDArray[Any]]
+    shape: Shape
 
     def size(self, axis: str) -> int:
         """Tokens, or values of an extra input."""
-        return self.length if axis == TOKENS else int(self.arrays[axis].shape[1])
+        return self.shape.tokens if axis == TOKENS else int(self.arrays[axis].shape[1])
 
 
 @dataclass(frozen=True)
@@ -52,14 +57,6 @@ class Group:
 
     items: tuple[Item, ...]
     length: int
-
-    @property
-    def rows(self) -> int:
-        return sum(item.rows for item in self.items)
-
-    @property
-    def tokens(self) -> int:
-        return sum(item.rows * item.length for item in self.items)
 
 
 @dataclass(frozen=True)
@@ -78,51 +75,55 @@ class Layout:
 
 def plan_groups(items: Sequence[Item], layout: Layout) -> list[Group]:
     """Every item in exactly one group; longest groups first."""
-    if not layout.joinable:
-        return [Group((item,), item.length) for item in items]
+    if len(items) == 1 or not layout.joinable:
+        return [Group((item,), item.shape.tokens) for item in items]
     exact: dict[tuple[Any, ...], list[Item]] = defaultdict(list)
     for item in items:
-        exact[item.shape_key].append(item)
-    groups = [Group(tuple(same), same[0].length) for same in exact.values()]
-    groups.sort(key=lambda group: -group.length)
-    return _merge(groups) if layout.mask else groups
+        exact[item.shape.sizes].append(item)
+    alike = sorted(exact.values(), key=lambda same: same[0].shape.tokens, reverse=True)
+    if layout.mask:
+        alike = _merged(alike)
+    return [Group(tuple(some), some[0].shape.tokens) for some in alike]
 
 
-def _merge(groups: Sequence[Group]) -> list[Group]:
-    merged: list[Group] = []
-    for group in groups:
-        if merged and _cheap(merged[-1], group):
-            merged[-1] = Group((*merged[-1].items, *group.items), merged[-1].length)
+def _merged(alike: Sequence[list[Item]]) -> list[list[Item]]:
+    merged: list[list[Item]] = []
+    rows = tokens = 0
+    for same in alike:
+        more = sum([item.shape.rows for item in same])
+        rows, tokens = rows + more, tokens + more * same[0].shape.tokens
+        if merged and _is_cheap(rows * merged[-1][0].shape.tokens, tokens):
+            merged[-1] += same
         else:
-            merged.append(group)
+            merged.append(same)
+            rows, tokens = more, more * same[0].shape.tokens
     return merged
 
 
-def _cheap(longer: Group, shorter: Group) -> bool:
-    padded = (longer.rows + shorter.rows) * longer.length
-    waste = padded - longer.tokens - shorter.tokens
-    return waste <= max(FREE_TOKENS, WASTE * padded)
+def _is_cheap(padded: int, tokens: int) -> bool:
+    return padded - tokens <= max(FREE_TOKENS, WASTE * padded)
 
 
 def join(group: Group) -> Arrays:
     """One batch of the group's items. Padding is zero, also in the mask and in extra inputs."""
-    if len(group.items) == 1:
-        return group.items[0].arrays
-    return {
-        name: _stacked([item.arrays[name] for item in group.items])
-        for name in group.items[0].arrays
-    }
+    arrays = [item.arrays for item in group.items]
+    if len(arrays) == 1:
+        return dict(arrays[0])
+    return {name: _stacked([one[name] for one in arrays]) for name in arrays[0]}
 
 
 def _stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    if len({array.shape[1:] for array in arrays}) == 1:
+    try:
         return np.concatenate(arrays)
-    shape = (sum(len(array) for array in arrays), max(array.shape[1] for array in arrays))
+    except ValueError:
+        # Alike but for their second axis.
+        shape = sum(map(len, arrays)), max([array.shape[1] for array in arrays])
     batch = np.zeros(shape, dtype=arrays[0].dtype)
     row = 0
     for array in arrays:
-        batch[row : row + len(array), : array.shape[1]] = array
-        row += len(array)
+        rows, width = array.shape
+        batch[row : row + rows, :width] = array
+        row += rows
     return batch
 
 
@@ -130,17 +131,13 @@ def split(outputs: Arrays, group: Group, layout: Layout) -> list[Arrays]:
     """Each item's own rows, cut back to its own sizes; in the order of the group's items."""
     if len(group.items) == 1:
         return [outputs]
-    answers: list[Arrays] = []
-    row = 0
-    for item in group.items:
-        rows = slice(row, row + item.rows)
-        answers.append(
-            {
-                name: _cut(array[rows], item, layout.own_axes.get(name, {}))
-                for name, array in outputs.items()
-            }
-        )
-        row += item.rows
+    ends = list(accumulate(item.shape.rows for item in group.items))
+    rows = [slice(*bounds) for bounds in pairwise([0, *ends])]
+    answers: list[Arrays] = [{} for _ in group.items]
+    for name, array in outputs.items():
+        axes = layout.own_axes.get(name)
+        for answer, own, item in zip(answers, rows, group.items, strict=True):
+            answer[name] = _cut(array[own], item, axes) if axes else array[own]
     return answers
 
 
