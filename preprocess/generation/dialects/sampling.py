@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from preprocess.generation.request import OF_SAMPLING
-from transformer_serving.contract.generation import Generation
+from transformer_serving.contract.generation import LEAST_SAMPLING, Generation
 
 _SPEAKING_OF_IT = ("do_sample", *OF_SAMPLING, "typical_p")
 _WITHOUT_EFFECT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
@@ -17,12 +17,13 @@ _WITHOUT_EFFECT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_pen
 
 def as_vllm(own: dict[str, Any], generation: Generation | None) -> None:
     """Who sends one of them samples, from all tokens where neither the request nor the model says
-    of how many. A temperature of 0 takes the likeliest token, and a `top_k` of -1 leaves every
-    token in.
+    of how many. A temperature of 0 takes the likeliest token, as does one that engines would round
+    to it, and a `top_k` of -1 leaves every token in.
     """
     if _is(own.get("top_k"), -1):
         own["top_k"] = 0
-    if _is(own.get("temperature"), 0):
+    temperature = own.get("temperature")
+    if type(temperature) in (int, float) and 0 <= temperature <= LEAST_SAMPLING:
         del own["temperature"]
         own["do_sample"] = False
     elif _any(own):
