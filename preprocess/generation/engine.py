@@ -101,7 +101,7 @@ class TextEngine:
         """Those of seats that are taken, which they give back."""
         try:
             asked = [self._row.request(*row, run.wanted.parameters.stop) for row in rows]
-            opening = [self._open(request, run) for request in asked]
+            opening = [self._open(one, run.patience, run.passage) for one in asked]
             replies = await unless_left(all_open(opening), run.passage.caller, close_each)
         except BaseException:
             run.taken.give_back(len(rows))
@@ -143,13 +143,14 @@ class TextEngine:
             first=first,
         )
 
-    async def _open(self, request: StreamedRequest, run: Run) -> Replies:
-        trace = run.passage.trace
-        if trace is None:
-            return await self._opened(request, run.patience)
-        traced = TracedStream(trace.trace)
+    async def _open(
+        self, request: StreamedRequest, patience: Patience, passage: Passage
+    ) -> Replies:
+        if passage.trace is None:
+            return await self._opened(request, patience)
+        traced = TracedStream(passage.trace.trace)
         with traced.opening():
-            replies = await self._opened(request, run.patience)
+            replies = await self._opened(request, patience)
         replies.when_closed(lambda: traced.ended(failed=replies.failed))
         return replies
 

@@ -405,8 +405,10 @@ def test_too_many_that_wait_are_refused_with_both_numbers() -> None:
 def test_who_has_a_place_does_not_count_among_those_that_wait(room: str) -> None:
     """They have not begun, since the thread is in a step: two have room, and one more may wait."""
     pause = threading.Event()
-    limits = {"max_running": 3} if room == "max_running" else {"kv_blocks": 3}
-    with running(lambda: CountingPipeline(pause), max_waiting=1, **limits) as engine:
+    most, blocks = (3, 8) if room == "max_running" else (6, 3)
+    with running(
+        lambda: CountingPipeline(pause), max_running=most, kv_blocks=blocks, max_waiting=1
+    ) as engine:
         first = submitted(engine, call(1))[0]
         while not engine.counts.prompt_tokens:
             time.sleep(0.001)

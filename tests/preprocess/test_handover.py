@@ -262,7 +262,7 @@ async def test_where_the_engine_dropped_ours_who_took_over_answers_from_the_star
 
 async def test_where_nobody_took_over_the_error_is_ours(successor: Successor) -> None:
     heir = Older()
-    heir.endpoint = successor.endpoint
+    heir.endpoint.bundle_version = successor.endpoint.bundle_version
     drops_ours_for(successor, heir)
     served = await answer(successor)
     assert (served.status_code, served.headers["x-bundle-version"]) == (503, "2")
