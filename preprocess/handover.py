@@ -70,6 +70,13 @@ class Handover:
         for name in [name for name, live in registry.items() if live.asked < oldest]:
             del registry[name]
 
+    def heir(self) -> Any:
+        """Another bundle's Preprocess that has taken over from this one since, else None."""
+        live = _registry().get(self._endpoint)
+        if live is None or self._same_bundle(live.preprocess):
+            return None
+        return live.preprocess
+
     def server(self) -> Any:
         """The predecessor while it must serve, else None."""
         self._live.asked = time.monotonic()
@@ -95,18 +102,18 @@ class Handover:
 
 
 class Lent(NamedTuple):
-    """A request that the predecessor serves: its body, in case we must after all, and the state
-    of the predecessor's own three steps.
+    """A request that another bundle serves, the predecessor or who took over since: its body, in
+    case we must after all, and the state of the other's own three steps.
     """
 
-    predecessor: Any
+    server: Any
     body: Any
     state: dict[str, Any]
 
 
-# In the state that the host keeps of a request. The predecessor may be of any version of this
+# In the state that the host keeps of a request. The other bundle may be of any version of this
 # code, so it never sees ours.
-_LENT = "lent"
+_LENT, _BODY = "lent", "body"
 
 
 def _code(outcome: Any) -> str | None:
@@ -161,30 +168,36 @@ class Successor:
     def preprocess(self, body: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         predecessor = self.handover.server()
         if predecessor is None:
+            state[_BODY] = body
             return self.own.preprocess(body, state, collect)
+        return self._lend(predecessor, body, state, collect)
+
+    def _lend(self, server: Any, body: Any, state: dict[str, Any], collect: Collect) -> Any:
+        """What the other bundle makes of the body, or the ServingError that it cannot be asked."""
         operation = self.own.begin(body, state).operation
-        if not is_spoken_by(predecessor, operation):
+        if not is_spoken_by(server, operation):
             plainer = PLAINER.get(operation.name)
-            if plainer is None or not is_spoken_by(predecessor, OPERATIONS[plainer]):
+            if plainer is None or not is_spoken_by(server, OPERATIONS[plainer]):
                 return ServingError(
                     "unavailable", "the bundle before this one does not speak the dialect; this "
                     "one does as soon as its engine is loaded",
                 )  # fmt: skip
             current_operation.set((plainer, b""))
-        state[_LENT] = lent = Lent(predecessor, body, {})
-        return predecessor.preprocess(body, lent.state, collect)
+        state[_LENT] = lent = Lent(server, body, {})
+        return server.preprocess(body, lent.state, collect)
 
     async def process(self, request: Any, state: dict[str, Any], collect: Collect = None) -> Any:
-        """The old bundle's outcome; ours where the engine dropped the old one for ours."""
+        """Of one bundle: the old one's outcome, or ours where the engine dropped the old one for
+        ours; and where it dropped ours meanwhile, that of who took over.
+        """
         lent: Lent | None = state.get(_LENT)
         if lent is None:
-            return await self.own.process(request, state, collect)
+            return await self._own(request, state, collect)
         self.handover.look()
-        outcome = await lent.predecessor.process(request, lent.state, collect)
+        outcome = await lent.server.process(request, lent.state, collect)
         # What one of another task does not take is no fault of a body that is for this one.
-        foreign = _code(request) is not None and self._is_of_another_task(lent.predecessor)
-        gone = foreign or _code(outcome) == "unavailable"
-        if not gone:
+        foreign = _code(request) is not None and self._is_of_another_task(lent.server)
+        if not foreign and _code(outcome) != "unavailable":
             return outcome
         ready = await self.handover.probe()
         if not ready and not foreign:
@@ -198,12 +211,25 @@ class Successor:
         request = self.own.preprocess(lent.body, state, collect)
         return await self.own.process(request, state, collect)
 
-    def _is_of_another_task(self, predecessor: Any) -> bool:
-        theirs = getattr(getattr(predecessor, "endpoint", None), "task", None)
+    def _is_of_another_task(self, server: Any) -> bool:
+        theirs = getattr(getattr(server, "endpoint", None), "task", None)
         return theirs is not None and theirs != self.endpoint.task
+
+    async def _own(self, request: Any, state: dict[str, Any], collect: Collect) -> Any:
+        outcome = await self.own.process(request, state, collect)
+        # What was refused before anybody was asked has no body here.
+        is_gone = _BODY in state and _code(outcome) == "unavailable"
+        heir = self.handover.heir() if is_gone else None
+        if heir is None:
+            return outcome
+        # From its beginning, also a list of which some are done: no answer is of two bundles.
+        request = self._lend(heir, state[_BODY], state, collect)
+        if _LENT not in state:
+            return outcome
+        return await heir.process(request, state[_LENT].state, collect)
 
     def postprocess(self, outcome: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         lent: Lent | None = state.get(_LENT)
         if lent is None:
             return self.own.postprocess(outcome, state, collect)
-        return lent.predecessor.postprocess(outcome, lent.state, collect)
+        return lent.server.postprocess(outcome, lent.state, collect)

@@ -30,9 +30,9 @@ from transformer_serving.engine.controller.proving.machine import read_machine
 from transformer_serving.engine.controller.proving.proofs import Proofs
 from transformer_serving.engine.controller.proving.prover import Prover, subject_of
 from transformer_serving.engine.controller.records import ModelRecord, Version
+from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 from transformer_serving.engine.controller.triton.log import TritonLog
 from transformer_serving.engine.controller.triton.server import Triton, TritonAway
-from transformer_serving.engine.controller.triton.stuck_loads import StuckLoads
 from transformer_serving.engine.endpoint_config import backend_of
 from transformer_serving.engine.model_config import FILE_NAME, from_text, to_text, with_versions
 from transformer_serving.engine.triton_process import (
@@ -104,7 +104,9 @@ def running(folder: Path) -> Iterator[tuple[Triton, Repository, psutil.Process]]
         extra=["--exit-timeout-secs=1"],
     )
     server = psutil.Popen(command, env=triton_environment())
-    triton = Triton(f"127.0.0.1:{ports.grpc_port}", TritonLog(None), StuckLoads(repository.root))
+    triton = Triton(
+        f"127.0.0.1:{ports.grpc_port}", TritonLog(None), BackendProcesses(repository.root)
+    )
     try:
         deadline = time.monotonic() + _PATIENCE_S
         while True:

@@ -5,7 +5,6 @@ Tested by tests/preprocess/generation/test_text_generation.py.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence as Rows
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from preprocess.first_call import note_call
 from preprocess.generation.engines import ENGINES
 from preprocess.generation.figures import TextFigures, Uncounted, tell_streams_limit
-from preprocess.generation.openings import all_open, close_each, unless_left
+from preprocess.generation.openings import all_open, close_each, in_time, unless_left
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.request import Wanted
 from preprocess.generation.seats import Seats, Taken, seats
@@ -73,7 +72,8 @@ class TextEngine:
     async def start(
         self, prompts: Rows[Prompt], wanted: Wanted, library: Any, deadline: float, passage: Passage
     ) -> Turns:
-        """Each prompt's sequences in order; of those that run at once the first tokens are here.
+        """Each prompt's sequences in order; of those that run already the first tokens are here:
+        of a stream all, else the first one.
 
         Raises ServingError, also `left` when the caller does meanwhile.
         """
@@ -85,7 +85,8 @@ class TextEngine:
         # Before anything is made of what may be refused.
         most = self._settings.max_streams
         if not wanted.stream:
-            count = room.share_of(min(count, _AT_ONCE), most)
+            # The others begin behind its first token, when they are read.
+            count = 1
         taken = room.take(count, most, figures)
         patience = Patience(deadline, self._settings.token_gap_s)
         run = Run(wanted, library, patience, passage, taken)
@@ -93,15 +94,15 @@ class TextEngine:
         running = await self._sequences(run, *islice(rows, count))
         note_call()
         figures.first(time.monotonic() - passage.arrived)
-        return Turns(running, (partial(self._next, run, row) for row in rows))
+        later = (partial(self._next, run, row) for row in rows)
+        return Turns(running, later, lambda mine: room.share_of(_AT_ONCE, most, mine))
 
     async def _sequences(self, run: Run, *rows: Row) -> list[Sequence]:
         """Those of seats that are taken, which they give back."""
-        stop, deadline, passage = run.wanted.parameters.stop, run.patience.deadline, run.passage
         try:
-            asked = [self._row.request(*row, stop) for row in rows]
-            opening = [self._open(request, deadline, passage) for request in asked]
-            replies = await unless_left(all_open(opening), passage.caller, close_each)
+            asked = [self._row.request(*row, run.wanted.parameters.stop) for row in rows]
+            opening = [self._open(one, run.patience, run.passage) for one in asked]
+            replies = await unless_left(all_open(opening), run.passage.caller, close_each)
         except BaseException:
             run.taken.give_back(len(rows))
             raise
@@ -142,27 +143,33 @@ class TextEngine:
             first=first,
         )
 
-    async def _open(self, request: StreamedRequest, deadline: float, passage: Passage) -> Replies:
+    async def _open(
+        self, request: StreamedRequest, patience: Patience, passage: Passage
+    ) -> Replies:
         if passage.trace is None:
-            return await self._opened(request, deadline)
+            return await self._opened(request, patience)
         traced = TracedStream(passage.trace.trace)
         with traced.opening():
-            replies = await self._opened(request, deadline)
+            replies = await self._opened(request, patience)
         replies.when_closed(lambda: traced.ended(failed=replies.failed))
         return replies
 
-    async def _opened(self, request: StreamedRequest, deadline: float) -> Replies:
-        left = deadline - time.monotonic()
-        if left <= 0:
+    async def _opened(self, request: StreamedRequest, patience: Patience) -> Replies:
+        began, first_s = time.monotonic(), self._settings.first_token_s
+
+        def left() -> float:
+            # While tokens of the same request come, the engine is at it.
+            now, since = time.monotonic(), max(began, patience.came)
+            return min(patience.deadline, since + first_s) - now
+
+        left_s = patience.deadline - began
+        if left_s <= 0:
             raise too_late()
-        first_s = self._settings.first_token_s
+        opening = self._client.open(self.model, self._endpoint.bundle_version, request, left_s)
         try:
-            async with asyncio.timeout(min(left, first_s)):
-                return await self._client.open(
-                    self.model, self._endpoint.bundle_version, request, left
-                )
+            return await in_time(opening, left, Replies.close)
         except TimeoutError:
-            if left <= first_s:
+            if time.monotonic() >= patience.deadline:
                 raise too_late() from None
             raise ServingError(
                 "deadline",

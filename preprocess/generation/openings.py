@@ -57,6 +57,27 @@ async def unless_left(
     return task.result()
 
 
+async def in_time(
+    work: Coroutine[Any, Any, Result],
+    left_s: Callable[[], float],
+    unused: Callable[[Result], object],
+) -> Result:
+    """The work's result. Raises TimeoutError once `left_s` says that no seconds are left, which it
+    is asked again when those it said before are over; `unused` as above.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            if (left := left_s()) <= 0:
+                raise TimeoutError
+            await asyncio.wait({task}, timeout=left)
+    except BaseException:
+        _give_up(task, unused)
+        await asyncio.wait({task})
+        raise
+    return task.result()
+
+
 def close_each(replies: Rows[Replies]) -> None:
     for one in replies:
         one.close()

@@ -25,11 +25,11 @@ class Seats:
     def taken(self) -> int:
         return self._counts.get(_TAKEN, 0)
 
-    def share_of(self, sequences: int, most: int) -> int:
-        """How many of them may run at once: half of what is free, so that whoever comes while they
-        do finds a seat. At least one, which `take` may refuse.
+    def share_of(self, sequences: int, most: int, mine: int = 0) -> int:
+        """How many of them may run at once, of which `mine` do: half of what others have not, so
+        that whoever comes while they do finds a seat. At least one, which `take` may refuse.
         """
-        return max(1, min(sequences, (most - self.taken + 1) // 2))
+        return max(1, min(sequences, (most - self.taken + mine + 1) // 2))
 
     def take(self, sequences: int, most: int, figures: TextFigures) -> Taken:
         """Count them, and among the figures of their endpoint.

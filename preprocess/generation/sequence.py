@@ -50,12 +50,15 @@ class Piece(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Patience:
-    """`deadline` is on time.monotonic's clock, `gap_s` the longest silence."""
+    """Of one request: `deadline` is on time.monotonic's clock, as is when tokens of any of its
+    sequences `came` last; `gap_s` is the longest silence of one.
+    """
 
     deadline: float
     gap_s: float
+    came: float = 0.0
 
 
 class Sequence:
@@ -207,7 +210,7 @@ class Sequence:
         self._figures.came(tokens)
         if self.new_tokens:
             self._figures.gap(now - self._last, tokens)
-        self._last = now
+        self._last = self._patience.came = now
 
     def token_text(self, token: int) -> str:
         """A token alone, as a list of tokens names it."""

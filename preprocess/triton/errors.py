@@ -26,6 +26,13 @@ class AwayError(ServingError):
         self.begun = begun
 
 
+class FullError(ServingError):
+    """This Triton lets no more wait: code `overloaded`."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("overloaded", message)
+
+
 @dataclass(frozen=True)
 class Rule:
     """Matches statuses (none: any; a number is HTTP's, a name gRPC's) and a part of the text.
@@ -84,4 +91,6 @@ def error_of(status: str, text: str) -> ServingError:
     )
     if rule.code == "unavailable":
         return AwayError(rule.message, whole=rule.whole, begun=rule.begun)
+    if rule.code == "overloaded":
+        return FullError(rule.message)
     return ServingError(rule.code, rule.message)

@@ -401,6 +401,24 @@ def test_too_many_that_wait_are_refused_with_both_numbers() -> None:
     assert engine.counts.refused == 1
 
 
+@pytest.mark.parametrize("room", ["max_running", "kv_blocks"])
+def test_who_has_a_place_does_not_count_among_those_that_wait(room: str) -> None:
+    """They have not begun, since the thread is in a step: two have room, and one more may wait."""
+    pause = threading.Event()
+    most, blocks = (3, 8) if room == "max_running" else (6, 3)
+    with running(
+        lambda: CountingPipeline(pause), max_running=most, kv_blocks=blocks, max_waiting=1
+    ) as engine:
+        first = submitted(engine, call(1))[0]
+        while not engine.counts.prompt_tokens:
+            time.sleep(0.001)
+        callers = submitted(engine, call(2), call(7, first=True), call(3), call(4), call(5))
+        assert callers[4].end() is Fault.UNAVAILABLE
+        assert "1 calls wait, and 1 may" in str(callers[4].refusal)
+        pause.set()
+        assert [one.end() for one in (first, *callers[:4])] == [Finish.LENGTH] * 5
+
+
 @pytest.mark.parametrize("full", ["max_running", "kv_blocks"])
 def test_a_health_check_waits_for_nobody(full: str) -> None:
     """Beside what has all places or the whole cache, and before all that may wait and do."""
@@ -420,7 +438,7 @@ def test_a_health_check_waits_for_nobody(full: str) -> None:
 
 def test_a_health_check_that_waits_turns_nobody_away() -> None:
     pause = threading.Event()
-    with running(lambda: CountingPipeline(pause), max_waiting=1) as engine:
+    with running(lambda: CountingPipeline(pause), max_running=1, max_waiting=1) as engine:
         first = submitted(engine, call(1))[0]
         while not engine.counts.prompt_tokens:
             time.sleep(0.001)

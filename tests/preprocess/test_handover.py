@@ -140,9 +140,13 @@ def successor(endpoint_fields: dict[str, Any], tokenizer_json: bytes) -> Success
 
 
 async def answer(endpoint: Any) -> Any:
+    return await answer_to(endpoint, BODY)
+
+
+async def answer_to(endpoint: Any, body: Any) -> Any:
     """As clearml-serving asks: one state and three steps."""
     state: dict[str, Any] = {}
-    outcome = await endpoint.process(endpoint.preprocess(BODY, state), state)
+    outcome = await endpoint.process(endpoint.preprocess(body, state), state)
     return endpoint.postprocess(outcome, state)
 
 
@@ -266,3 +270,48 @@ async def test_a_body_that_one_of_another_task_refuses_is_asked_again_later(
     await asyncio.sleep(0)
     served = await answer(successor)
     assert (served.status_code, served.headers["x-bundle-version"]) == (200, "2")
+
+
+def drops_ours_for(successor: Successor, heir: Older) -> None:
+    """The engine has the heir's version alone, from the moment in which ours is asked."""
+
+    async def gone(inputs: list[Tensor], deadline: float) -> Any:
+        Handover("e", heir, Engine().is_ready).take_over()
+        raise ServingError("unavailable", "the engine does not have this bundle version")
+
+    successor.own.engine._coalescer = Coalescer(
+        successor.endpoint, gone, Admission(1000, 2.0), lambda: 1, EndpointFigures("e")
+    )
+
+
+async def test_where_the_engine_dropped_ours_who_took_over_answers_from_the_start(
+    successor: Successor,
+) -> None:
+    heir = Older()
+    drops_ours_for(successor, heir)
+    served = await answer(successor)
+    assert (served.status_code, served.headers["x-bundle-version"]) == (200, "1")
+    assert heir.asked == ["preprocess", "process", "postprocess"]
+
+
+async def test_where_nobody_took_over_the_error_is_ours(successor: Successor) -> None:
+    heir = Older()
+    heir.endpoint.bundle_version = successor.endpoint.bundle_version
+    drops_ours_for(successor, heir)
+    served = await answer(successor)
+    assert (served.status_code, served.headers["x-bundle-version"]) == (503, "2")
+    assert heir.asked == []
+
+
+async def test_who_took_over_is_not_asked_in_a_dialect_that_it_does_not_speak(
+    successor: Successor,
+) -> None:
+    class Plainer(Older):
+        operations = frozenset({"openai.chat"})
+
+    heir = Plainer()
+    drops_ours_for(successor, heir)
+    begin_request(("a", None), ("hf.inference", b""))
+    served = await answer_to(successor, {"inputs": BODY["text"]})
+    assert (served.status_code, served.headers["x-bundle-version"]) == (503, "2")
+    assert heir.asked == []

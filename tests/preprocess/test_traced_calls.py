@@ -9,6 +9,7 @@ import pytest
 
 from preprocess.generation.engine import TextEngine
 from preprocess.generation.openings import unless_left
+from preprocess.generation.sequence import Patience
 from preprocess.passage import Departures, Passage
 from preprocess.tensors import Tensor
 from preprocess.traced_calls import _call_of
@@ -256,7 +257,7 @@ class Opening(TextEngine):
         self.error = error
         self.heard: dict[str, str] = {}
 
-    async def _opened(self, request: Any, deadline: float) -> Replies:
+    async def _opened(self, request: Any, patience: Patience) -> Replies:
         self.heard = dict(handed_on.get())
         if self.error is not None:
             raise self.error
@@ -271,7 +272,7 @@ class Opening(TextEngine):
 async def test_a_stream_is_a_span_until_it_is_closed(queue: Kept) -> None:
     engine, one = Opening(), passage(queue)
     assert one.trace is not None
-    replies = await engine._open(None, soon(), one)  # type: ignore[arg-type]
+    replies = await engine._open(None, Patience(soon(), 30.0), one)  # type: ignore[arg-type]
     assert not queue.spans
     replies.close()
     replies.close()
@@ -286,7 +287,8 @@ async def test_a_stream_is_a_span_until_it_is_closed(queue: Kept) -> None:
 
 
 async def test_a_stream_that_a_fault_cuts_is_a_failed_span(queue: Kept) -> None:
-    replies = await Opening()._open(None, soon(), passage(queue))  # type: ignore[arg-type]
+    engine = Opening()
+    replies = await engine._open(None, Patience(soon(), 30.0), passage(queue))  # type: ignore[arg-type]
     replies.close(failed=True)
     (span,) = queue.spans
     assert span.failed
@@ -316,13 +318,14 @@ async def test_a_caller_that_leaves_before_the_first_token_fails_no_span(queue: 
     opening = asyncio.Event()
 
     class Waiting(Opening):
-        async def _opened(self, request: Any, deadline: float) -> Replies:
+        async def _opened(self, request: Any, patience: Patience) -> Replies:
             opening.set()
             await asyncio.Event().wait()
             raise AssertionError
 
     one, caller = passage(queue), asyncio.get_running_loop().create_future()
-    asked = asyncio.ensure_future(unless_left(Waiting()._open(None, soon(), one), caller))  # type: ignore[arg-type]
+    opened = Waiting()._open(None, Patience(soon(), 30.0), one)  # type: ignore[arg-type]
+    asked = asyncio.ensure_future(unless_left(opened, caller))
     await opening.wait()
     caller.set_result(None)
     with pytest.raises(ServingError, match="closed the connection"):
@@ -350,7 +353,8 @@ async def test_a_call_fails_by_what_is_a_fault(
 
 
 async def test_a_stream_that_does_not_open_is_a_failed_span(queue: Kept) -> None:
+    engine = Opening(ServingError("unavailable", "gone"))
     with pytest.raises(ServingError):
-        await Opening(ServingError("unavailable", "gone"))._open(None, soon(), passage(queue))  # type: ignore[arg-type]
+        await engine._open(None, Patience(soon(), 30.0), passage(queue))  # type: ignore[arg-type]
     (span,) = queue.spans
     assert (span.failed, span.events) == (True, ())

@@ -14,6 +14,7 @@ from transformer_serving.contract.generation import Sampling
 from transformer_serving.desk.export.endpoint_json import LIMITS
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.language_model import endpoint_of
+from transformer_serving.desk.source.generation_defaults import _HARMLESS, _SERVED
 from transformer_serving.desk.source.language_model import open_language_model
 
 
@@ -106,6 +107,50 @@ def test_numbers_that_cannot_be_are_taken_as_unsaid(folder: Path) -> None:
     generation = open_language_model(str(folder)).generation
     assert generation.sampling == Sampling(False, 1.0, 1.0, 50, 1.0)
     assert generation.top_k_is_unsaid
+
+
+def without_generation_config(folder: Path, **fields: Any) -> None:
+    """A model of before that file, which has what it generates by in config.json."""
+    (folder / "generation_config.json").unlink()
+    change(folder, "config.json", **fields)
+
+
+def test_what_config_json_says_where_there_is_no_generation_config(folder: Path) -> None:
+    """The same as transformers has of it, and nothing where the file is there."""
+    fields = {
+        "do_sample": True, "temperature": 0.7, "top_k": 7, "top_p": 0.9, "repetition_penalty": 1.5,
+        "eos_token_id": [2, 5], "max_new_tokens": 20, "max_length": 30, "no_repeat_ngram_size": 0,
+    }  # fmt: skip
+    change(folder, "config.json", **fields)
+    beside = open_language_model(str(folder)).generation
+    assert beside.sampling == Sampling(False, 1.0, 1.0, 50, 1.0)
+    without_generation_config(folder)
+    generation = open_language_model(str(folder)).generation
+    theirs = GenerationConfig.from_pretrained(
+        str(folder), config_file_name="config.json", _from_model_config=True
+    )
+    assert generation.sampling == Sampling(
+        theirs.do_sample, theirs.temperature, theirs.top_p, theirs.top_k, theirs.repetition_penalty
+    )
+    assert generation.sampling == Sampling(True, 0.7, 0.9, 7, 1.5)
+    assert not generation.top_k_is_unsaid
+    assert list(generation.eos_ids) == theirs.eos_token_id
+    assert generation.default_new_tokens == theirs.max_new_tokens == 20
+
+
+@pytest.mark.parametrize(
+    "field", sorted(GenerationConfig().to_dict().keys() - {"_from_model_config"})
+)
+def test_what_transformers_takes_of_config_json_is_served_or_refused(
+    folder: Path, field: str
+) -> None:
+    """Of every field that it knows a value that is never one of doing nothing."""
+    without_generation_config(folder, **{field: {"never": "served"}})
+    if field in (*_SERVED, *_HARMLESS):
+        open_language_model(str(folder))
+    else:
+        with pytest.raises(ConversionRefused, match=f"config.json has '{field}', which"):
+            open_language_model(str(folder))
 
 
 @pytest.mark.parametrize(

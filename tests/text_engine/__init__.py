@@ -76,7 +76,10 @@ def fields(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_model(repository: Path, name: str, version: int = VERSION) -> None:
+def write_model(
+    repository: Path, name: str, version: int = VERSION, places: int | None = None
+) -> None:
+    """`places` is how many sequences it runs at once, without it all."""
     folder = repository / name
     (folder / str(version)).mkdir(parents=True, exist_ok=True)
     shutil.copy(Path(__file__).parent / "model.py", folder / str(version) / "model.py")
@@ -91,6 +94,7 @@ def write_model(repository: Path, name: str, version: int = VERSION) -> None:
             TensorConfig("state", "INT32", (3,)),
         ],
         max_batch_size=0,
+        parameters=None if places is None else {"places": str(places)},
     )  # fmt: skip
     config.model_transaction_policy.decoupled = True
     config.version_policy.all.SetInParent()

@@ -2,7 +2,8 @@
 
 The tokens are those of the prompt once more, one after the other and over again; the prompt's first
 token says how: see the marks. Slow steps, errors and silences come at the fourth token, errors of a
-mark that stands there twice in the place of the first.
+mark that stands there twice in the place of the first. The parameter `places` is how many run at
+once; without it all do.
 """
 
 import ctypes
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,10 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         self.left: set[str] = set()
         self.lived = Path(args["model_repository"]) / "lived"
+        places = json.loads(args["model_config"]).get("parameters", {}).get("places")
+        self.line: SimpleQueue[tuple[Any, ...]] | None = SimpleQueue() if places else None
+        for _ in range(int(places["string_value"]) if places else 0):
+            threading.Thread(target=self.work, daemon=True).start()
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:
@@ -54,7 +60,16 @@ class TritonPythonModel:
                 sender.send(flags=FINAL)
                 continue
             arguments = (sender, tensors["input_ids"], options, request.request_id())
-            threading.Thread(target=self.answer, args=arguments, daemon=True).start()
+            if self.line is None:
+                threading.Thread(target=self.answer, args=arguments, daemon=True).start()
+            else:
+                self.line.put(arguments)
+
+    def work(self) -> None:
+        """One place: in the order of their coming."""
+        assert self.line is not None
+        while True:
+            self.answer(*self.line.get())
 
     def answer(self, sender: Any, prompt: np.ndarray, options: Any, identity: str) -> None:
         ids = [int(one) for one in prompt.reshape(-1)]

@@ -1,4 +1,7 @@
-"""Rows that another release of the kit may have written, which has more to say than this one."""
+"""Rows that another release of the kit may have written, which has more to say than this one.
+
+Tested by tests/engine/test_repository.py and tests/engine/rollouts/test_taking.py.
+"""
 
 from __future__ import annotations
 

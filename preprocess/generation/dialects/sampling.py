@@ -6,10 +6,10 @@ Tested by tests/preprocess/generation/test_sampling.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from preprocess.generation.request import OF_SAMPLING
-from transformer_serving.contract.generation import Generation
+from transformer_serving.contract.generation import LEAST_SAMPLING, Generation
 
 _SPEAKING_OF_IT = ("do_sample", *OF_SAMPLING, "typical_p")
 _WITHOUT_EFFECT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
@@ -17,12 +17,13 @@ _WITHOUT_EFFECT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_pen
 
 def as_vllm(own: dict[str, Any], generation: Generation | None) -> None:
     """Who sends one of them samples, from all tokens where neither the request nor the model says
-    of how many. A temperature of 0 takes the likeliest token, and a `top_k` of -1 leaves every
-    token in.
+    of how many. A temperature of 0 takes the likeliest token, as does one that engines would round
+    to it, and a `top_k` of -1 leaves every token in.
     """
     if _is(own.get("top_k"), -1):
         own["top_k"] = 0
-    if _is(own.get("temperature"), 0):
+    temperature = own.get("temperature")
+    if _is_number(temperature) and 0 <= temperature <= LEAST_SAMPLING:
         del own["temperature"]
         own["do_sample"] = False
     elif _any(own):
@@ -46,7 +47,7 @@ def as_tgi(own: dict[str, Any], sent: Mapping[str, Any]) -> None:
         own["do_sample"] = (
             own.get("temperature", 1) != 1
             or own.get("top_k", 0) != 0
-            or (type(top_p) in (int, float) and top_p < 1)
+            or (_is_number(top_p) and top_p < 1)
         )
     for name, value in _WITHOUT_EFFECT.items():
         own.setdefault(name, value)
@@ -57,5 +58,9 @@ def _any(own: dict[str, Any]) -> bool:
 
 
 def _is(value: Any, number: int) -> bool:
-    """Whether it is that number; false is no 0."""
-    return type(value) in (int, float) and value == number
+    return _is_number(value) and value == number
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    """False is no 0."""
+    return type(value) in (int, float)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from preprocess.generation.openings import all_open, close_each, unless_left
+from preprocess.generation.openings import all_open, close_each, in_time, unless_left
 from preprocess.triton.replies import Replies
 from transformer_serving.contract.errors import ServingError
 
@@ -141,4 +141,35 @@ async def test_what_ends_as_its_task_is_cancelled_is_closed(end: str, turns: int
     await asyncio.gather(running, return_exceptions=True)
     assert running.cancelled() or was_done
     close_each(taken)
+    assert await streams.settled() == (0, [])
+
+
+async def test_time_that_is_left_is_asked_for_again() -> None:
+    """Whatever it was said to be before, and what opens after it is closed."""
+    streams, said = Streams(), [1e-9, 1e-9, 60.0]
+    replies = await in_time(streams.opens(9), lambda: said.pop(0), Replies.close)
+    assert (streams.open, said) == (1, [])
+    replies.close()
+    said = [1e-9, 1e-9, 0.0]
+    with pytest.raises(TimeoutError):
+        await in_time(is_slow_to_leave(), lambda: said.pop(0), Replies.close)
+    assert (await streams.settled(), said) == ((0, []), [])
+
+
+@pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.parametrize("end", ["opens", "fails", "breaks"])
+async def test_what_ends_in_time_as_nobody_waits_any_more_is_closed(end: str, turns: int) -> None:
+    streams = Streams()
+    begin: Begin = partial({"opens": streams.opens, "fails": fails, "breaks": breaks}[end], 3)
+
+    async def lane() -> Replies:
+        return await in_time(begin(), lambda: 60.0, Replies.close)
+
+    waiting = asyncio.ensure_future(lane())
+    await passing(turns)
+    if not waiting.done():
+        waiting.cancel()
+    [ended] = await asyncio.gather(waiting, return_exceptions=True)
+    if isinstance(ended, Replies):
+        ended.close()
     assert await streams.settled() == (0, [])

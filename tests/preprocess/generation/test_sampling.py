@@ -14,7 +14,7 @@ from preprocess.generation.request import TextTask, read_wanted
 from tests.text_engine import PROMPT, fields
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.generation import Sampling
+from transformer_serving.contract.generation import LEAST_SAMPLING, Sampling
 
 TGI = ("tgi.root", "tgi.generate", "tgi.generate_stream", "hf.inference")
 GENERATE = ("v2.generate", "v2.generate_stream")
@@ -147,6 +147,18 @@ def test_generate_samples_without_do_sample(
     body = {"text_input": PROMPT, **({"parameters": parameters} if inside else parameters)}
     found = sampling(operation, body, samples=samples)
     assert found.do_sample is (samples if wanted is None else wanted)
+
+
+@pytest.mark.parametrize("operation", [*OPENAI, *GENERATE])
+def test_a_temperature_that_engines_round_to_0_is_one(operation: str) -> None:
+    """Where 0 is allowed nothing just above it is refused."""
+    for temperature in (0, 0.0, 5e-324, LEAST_SAMPLING):
+        found = sampling(operation, {**body_of(operation), "temperature": temperature})
+        assert not found.do_sample
+    above = sampling(operation, {**body_of(operation), "temperature": 2 * LEAST_SAMPLING})
+    assert above.do_sample
+    with pytest.raises(ServingError, match="must be a number above"):
+        sampling(operation, {**body_of(operation), "temperature": -LEAST_SAMPLING})
 
 
 @pytest.mark.parametrize(

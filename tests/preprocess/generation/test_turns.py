@@ -11,16 +11,31 @@ import pytest
 from hypothesis import given, strategies
 
 from preprocess.generation.sequence import Sequence
-from preprocess.generation.turns import Turns
+from preprocess.generation.turns import FIRST, Turns
+from preprocess.triton.errors import FullError
 from transformer_serving.contract.errors import ServingError
 
 
 class Room:
-    """As many seats as there are; a sequence that ends gives its own back."""
+    """As many seats as there are; a sequence that ends gives its own back. The engine has so many
+    `places`; where it is `gated`, each waits there until it is told that it has its first token.
+    """
 
-    def __init__(self, seats: int) -> None:
-        self.free = seats
+    def __init__(self, seats: int, places: int = 1000, *, gated: bool = False) -> None:
+        self.free, self.places, self.gated = seats, places, gated
         self.running: list[Played] = []
+        self.refused = self.ended = 0
+
+    @property
+    def waiting(self) -> list[Played]:
+        return [one for one in self.running if not one.first.done()]
+
+    @property
+    def begun(self) -> list[Played]:
+        return [one for one in self.running if one.first.done()]
+
+    def share(self, mine: int) -> int:
+        return max(1, mine + self.free)
 
     def opened(self, number: int) -> Played:
         assert self.free > 0, "another one has the seat"
@@ -31,7 +46,9 @@ class Room:
 class Played:
     def __init__(self, room: Room, number: int) -> None:
         self.room, self.number, self.is_open = room, number, True
-        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.first: asyncio.Future[None] = loop.create_future()
+        self.end: asyncio.Future[None] = loop.create_future()
         self.reasons: list[str] = []
         room.running.append(self)
 
@@ -47,6 +64,7 @@ class Played:
             self.reasons.append(reason)
             self.room.free += 1
             self.room.running.remove(self)
+            self.room.ended += self.end.done()
 
 
 async def open_one(room: Room, number: int, made: Callable[[], object]) -> Sequence:
@@ -54,6 +72,17 @@ async def open_one(room: Room, number: int, made: Callable[[], object]) -> Seque
     one = room.opened(number)
     try:
         await asyncio.sleep(0)
+        if len(room.running) > room.places:
+            room.refused += 1
+            raise FullError("played")
+        if room.gated:
+            begun = len(room.begun)
+            assert len(room.waiting) <= max(
+                FIRST - room.ended - begun, begun // 2 if room.ended else begun, 1
+            )
+            await one.first
+        else:
+            one.first.set_result(None)
         made()
     except BaseException:
         one.close()
@@ -61,9 +90,20 @@ async def open_one(room: Room, number: int, made: Callable[[], object]) -> Seque
     return cast("Sequence", one)
 
 
-def turns(room: Room, count: int, made: Callable[[], object] = lambda: None) -> Turns:
-    running = [cast("Sequence", room.opened(at)) for at in range(min(room.free, count))]
-    return Turns(running, [partial(open_one, room, at, made) for at in range(len(running), count)])
+def turns(
+    room: Room, count: int, made: Callable[[], object] = lambda: None, running: int = 1000
+) -> Turns:
+    begun = [room.opened(at) for at in range(min(room.free, count, running))]
+    for one in begun:
+        one.first.set_result(None)
+    later = [partial(open_one, room, at, made) for at in range(len(begun), count)]
+    return Turns([cast("Sequence", one) for one in begun], later, room.share)
+
+
+async def passing() -> None:
+    """All that goes on without another word."""
+    for _ in range(8):
+        await asyncio.sleep(0)
 
 
 def numbers(of: Turns) -> list[int]:
@@ -83,8 +123,7 @@ def test_all_are_read_in_their_order_whichever_ends_first(
         asked = turns(room, count)
         reading = asyncio.ensure_future(asked.read())
         for pick in picks[:count]:
-            for _ in range(4):
-                await asyncio.sleep(0)
+            await passing()
             room.running[pick % len(room.running)].end.set_result(None)
         await reading
         assert numbers(asked) == list(range(count))
@@ -133,3 +172,106 @@ async def test_who_is_cancelled_leaves_none_open() -> None:
     with pytest.raises(asyncio.CancelledError):
         await reading
     assert (room.running, room.free) == ([], 2)
+
+
+@given(
+    seats=strategies.integers(1, 40),
+    places=strategies.integers(1, 40),
+    count=strategies.integers(1, 40),
+    picks=strategies.lists(strategies.integers(0, 100), min_size=20),
+    leaves=strategies.booleans(),
+)
+def test_no_more_wait_than_half_of_those_that_run(
+    seats: int, places: int, count: int, picks: list[int], leaves: bool
+) -> None:
+    """But for the first few, whichever has its first token or its end next, and however much room
+    the engine has. Wherever the caller leaves, nothing is held."""
+
+    async def run() -> None:
+        room = Room(seats, places, gated=True)
+        asked = turns(room, count, running=1)
+        reading = asyncio.ensure_future(asked.read())
+        at = 0
+        while not (leaves and at == len(picks)):
+            await passing()
+            if reading.done():
+                break
+            # Something runs or waits, always.
+            one = room.running[picks[at % len(picks)] % len(room.running)]
+            (one.end if one.first.done() else one.first).set_result(None)
+            at += 1
+        if leaves and not reading.done():
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+        else:
+            await reading
+            assert numbers(asked) == list(range(count))
+        assert (room.free, room.running) == (seats, [])
+
+    asyncio.run(run())
+
+
+async def test_an_engine_is_filled_by_as_many_as_run_already() -> None:
+    room = Room(seats=99, gated=True)
+    asked = turns(room, 80, running=1)
+    reading = asyncio.ensure_future(asked.read())
+    waiting = []
+    while len(room.running) < 80:
+        await passing()
+        waiting.append(len(room.waiting))
+        for one in room.waiting:
+            one.first.set_result(None)
+    assert waiting == [FIRST - 1, 4, 8, 16, 32, 16]
+    reading.cancel()
+    await asyncio.wait({reading})
+    assert (room.free, room.running) == (99, [])
+
+
+async def test_what_the_engine_has_no_room_for_waits_for_one_of_its_own_to_end() -> None:
+    room = Room(seats=9, places=2)
+    asked = turns(room, 4, running=1)
+    reading = asyncio.ensure_future(asked.read())
+    await passing()
+    # Of the first few, asked together, and not again for as long as none has ended.
+    assert (len(room.running), room.refused) == (2, 2)
+    for left in (2, 2, 1, 0):
+        room.running[0].end.set_result(None)
+        await passing()
+        assert len(room.running) == left
+    await reading
+    assert (numbers(asked), room.free) == ([0, 1, 2, 3], 9)
+
+
+async def test_an_engine_that_has_no_room_when_none_of_the_list_runs_refuses_it() -> None:
+    room = Room(seats=9)
+    asked = turns(room, 4, running=1)
+    reading = asyncio.ensure_future(asked.read())
+    room.places = 0
+    await passing()
+    assert not reading.done()
+    room.running[0].end.set_result(None)
+    with pytest.raises(FullError, match="played"):
+        await reading
+    assert (room.free, room.running) == (9, [])
+
+
+async def test_seats_that_are_free_later_are_taken_and_given_back_when_others_need_them() -> None:
+    room = Room(seats=1)
+    asked = turns(room, 30)
+    reading = asyncio.ensure_future(asked.read())
+    for free in (2, 3):
+        room.free += 1
+        room.running[0].end.set_result(None)
+        await passing()
+        assert len(room.running) == free
+    room.share = lambda mine: 1  # type: ignore[method-assign]
+    asked._share = room.share
+    for left in (2, 1, 1):
+        room.running[0].end.set_result(None)
+        await passing()
+        assert len(room.running) == left
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert (room.free, room.running) == (3, [])

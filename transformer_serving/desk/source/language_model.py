@@ -15,7 +15,7 @@ from typing import Any
 from transformer_serving.contract.generation import LEAST_SAMPLING, Generation, Sampling
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.config import read_model_config, size_of
-from transformer_serving.desk.source.json_files import read_json
+from transformer_serving.desk.source.generation_defaults import read_defaults
 from transformer_serving.desk.source.model import locate_model
 from transformer_serving.desk.source.pickled_weights import refuse_pickles
 from transformer_serving.desk.source.tokenizer import (
@@ -30,49 +30,8 @@ _LONGEST_UNASKED = 8192
 _LONGROPE = "longrope"
 # What transformers' pipeline generates where nobody says how much.
 _NEW_UNASKED = 256
-# transformers' own defaults where generation_config.json is silent (5.2, configuration_utils.py).
+# transformers' own defaults where its fields are silent (5.2, configuration_utils.py).
 _TOP_K = 50
-# Of generation_config.json: what is read of it here,
-_SERVED = (
-    *("do_sample", "temperature", "top_p", "top_k", "repetition_penalty"),
-    *("eos_token_id", "max_new_tokens"),
-)
-# what changes no token of a text: a length that each request has of its own, ids that are for
-# batches and encoders, beams' own numbers, the cache, guesses that are checked, what is given back,
-_HARMLESS = (
-    *("max_length", "pad_token_id", "bos_token_id", "decoder_start_token_id"),
-    *("early_stopping", "length_penalty", "diversity_penalty", "renormalize_logits"),
-    *("use_cache", "cache_implementation", "cache_config", "prefill_chunk_size", "low_memory"),
-    *("compile_config", "disable_compile", "is_assistant", "prompt_lookup_num_tokens"),
-    *("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
-    *("assistant_early_exit", "assistant_lookbehind", "target_lookbehind"),
-    *("max_matching_ngram_size", "output_attentions", "output_hidden_states", "output_scores"),
-    *("output_logits", "return_dict_in_generate", "transformers_version"),
-)
-# and the values at which a field does nothing. Any other field the engine does not do.
-_NOTHING: dict[str, tuple[Any, ...]] = {
-    "num_beams": (1,),
-    "num_beam_groups": (1,),
-    "num_return_sequences": (1,),
-    "no_repeat_ngram_size": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1.0,),
-    "min_length": (0,),
-    "min_new_tokens": (0,),
-    "min_p": (0.0,),
-    "typical_p": (1.0,),
-    "epsilon_cutoff": (0.0,),
-    "eta_cutoff": (0.0,),
-    "penalty_alpha": (0.0,),
-    "guidance_scale": (1.0,),
-    "remove_invalid_values": (False,),
-    "token_healing": (False,),
-    "stop_strings": ([], ""),
-    "bad_words_ids": ([],),
-    "suppress_tokens": ([],),
-    "begin_suppress_tokens": ([],),
-    "sequence_bias": ([], {}),
-}
 
 
 @dataclass(frozen=True)
@@ -113,8 +72,7 @@ def open_language_model(
     refuse_pickles(folder, allowed=allow_pickle)
     config = read_model_config(folder)
     _check_architecture(config)
-    defaults = read_json(folder / "generation_config.json") or {}
-    _check_served(defaults)
+    defaults = read_defaults(folder)
     tokenizer = read_tokenizer(folder, pads=False)
     return LanguageModelSource(
         name=name or found_name,
@@ -137,17 +95,6 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
             f"the model is {', '.join(names) or 'an encoder with a decoder'}, and text-generation "
             f"serves causal language models, …{' or …'.join(ARCHITECTURES)}"
         )
-
-
-def _check_served(defaults: Mapping[str, Any]) -> None:
-    for field, value in defaults.items():
-        if value is None or field in (*_SERVED, *_HARMLESS) or field.startswith("_"):
-            continue
-        if value not in _NOTHING.get(field, ()):
-            raise ConversionRefused(
-                f"generation_config.json has '{field}', which the engine does not do, so that its "
-                "text would be another one than transformers'; take the field out"
-            )
 
 
 def _generation(

@@ -11,9 +11,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 
 from transformer_serving.contract.engine_parameters import SPARE_BLOCKS
 from transformer_serving.contract.error_line import named_line
@@ -107,16 +108,25 @@ class Engine:
     def _no_room(self, call: Call) -> CallRefused | None:
         if self._dead is not None:
             return CallRefused(Fault.UNAVAILABLE, f"{_DEAD}: {self._dead}")
-        waiting, most = len(self._inbox) + len(self._waiting), self._settings.max_waiting
-        if waiting < most or call.options.first:
+        most = self._settings.max_waiting
+        if len(self._inbox) + len(self._waiting) < most or call.options.first:
             return None
         # Copied in one step, as the engine's thread goes on: health checks count for nobody.
-        waiting -= sum(one.call.options.first for one in (*self._inbox, *self._waiting))
+        every = (*self._waiting, *self._inbox)
+        callers = [one.call for one in every if not one.call.options.first]
+        waiting = len(callers) - self._about_to_begin(callers)
         if waiting < most:
             return None
         return CallRefused(
             Fault.UNAVAILABLE, f"{waiting} calls wait, and {most} may; come back later"
         )
+
+    def _about_to_begin(self, calls: Sequence[Call]) -> int:
+        """How many have room, and wait for the step that runs to end or the thread to wake."""
+        places = max(0, self._settings.max_running - len(self._running))
+        left = self._settings.kv_blocks - self._blocks
+        needed = accumulate(call.blocks for call in calls[:places])
+        return sum(1 for _ in takewhile(lambda blocks: blocks <= left, needed))
 
     def _run(self) -> None:
         """Nothing may end this thread and not the process: what comes later would wait for ever."""
