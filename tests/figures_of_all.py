@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 from preprocess import first_call
@@ -60,7 +61,9 @@ def gateway_figures() -> None:
     metrics = Metrics(generating=lambda: [NAME])
     metrics.asked("a-key")
     metrics.refused("too_large", NAME)
-    metrics.goldens({NAME: GoldenResult(NAME, "ok", "", 0.0, True, None, "1", "rerank")})
+    asyncio.run(
+        metrics.goldens({NAME: GoldenResult(NAME, "ok", "", 0.0, True, None, "1", "rerank")})
+    )
     tell_syncs(Synced)
     Synced().deserialize(Task())
     traffic.durations.tell()

@@ -85,6 +85,42 @@ RELIED_ON = (
         "gateway/figures/file.py: what takes its place, wherever a figure is written",
     ),
     Relied(
+        "prometheus_client", "prometheus_client/values.py", "",
+        "ValueClass values lock",
+        "gateway/figures/departed.py: of numbers that are let go of none is left; the last two are "
+        "read from the closure of MmapedValue.__init__",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/values.py", "MmapedValue",
+        "__init__ _multiprocess _file _key",
+        "gateway/figures/departed.py: a number's place in a file",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/values.py", "MutexValue",
+        "_multiprocess",
+        "gateway/figures/departed.py: without a folder of files no number is kept",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/metrics.py", "MetricWrapperBase",
+        "_metrics _lock _labelnames _name",
+        "gateway/figures/departed.py: a metric's rows",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/metrics.py", "Counter",
+        "_value",
+        "gateway/figures/departed.py: a row's numbers stand in it, as a Histogram's",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/metrics.py", "Gauge",
+        "_value",
+        "gateway/figures/departed.py: the same",
+    ),
+    Relied(
+        "prometheus_client", "prometheus_client/registry.py", "CollectorRegistry",
+        "_collector_to_names",
+        "gateway/figures/departed.py: the process's metrics",
+    ),
+    Relied(
         "prometheus_client", "prometheus_client/mmap_dict.py", "",
         "mmap_key(metric_name,name,labelnames,labelvalues,help_text)",
         "gateway/figures/counted_rows.py: keys of rows that no worker has written yet",

@@ -136,10 +136,11 @@ def confined(name: str, service: dict[str, Any]) -> None:
         ("-f compose/compose.yaml --profile local", {}, 3600),
         ("-f compose/compose.yaml --profile local", {KEEP_TASKS_VARIABLE: "0"}, 0),
         ("-f compose/compose.yaml --profile local", {KEEP_TASKS_VARIABLE: "450"}, 450),
+        ("-f compose/compose.yaml --profile local", {"CLEARML_INFERENCE_TASK_ID": "f00"}, 0),
         ("-f compose/compose.yaml", {"CLEARML_API_HOST": "https://api"}, 0),
         (ON_STOCK, {}, 0),
     ],
-    ids=["local", "local-never", "local-other", "elsewhere", "stock"],
+    ids=["local", "local-never", "local-other", "local-one-task", "elsewhere", "stock"],
 )
 def test_tasks_of_dead_workers_are_deleted_on_the_kits_own_control_plane(
     engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str,

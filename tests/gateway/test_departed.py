@@ -32,7 +32,7 @@ def told(code: str, folder: Path) -> Any:
 
 
 BEGIN = """
-import asyncio, inspect, json, os, sys
+import asyncio, gc, inspect, json, os, sys
 from pathlib import Path
 import prometheus_client
 from prometheus_client import values
@@ -52,9 +52,10 @@ metrics._departed = Departed(lambda: now)
 durations = Durations(prometheus_client)
 
 def golden(bundle, *endpoints):
-    metrics.goldens(
-        {name: GoldenResult(name, "ok", "", 0.0, True, None, bundle, "t") for name in endpoints}
-    )
+    results = {
+        name: GoldenResult(name, "ok", "", 0.0, True, None, bundle, "t") for name in endpoints
+    }
+    asyncio.run(metrics.goldens(results))
 
 def answered(name):
     EndpointFigures(name).request(200, 1, 5, dict.fromkeys(("tokenize", "queue"), 0.1))
@@ -95,6 +96,8 @@ def rollout(number):
     golden(str(number), "m", name)
     known.remove(name)
     golden(str(number), "m")
+    # What nobody asks any more may hold itself.
+    gc.collect()
     now += 3601
     golden(str(number), "m")
 
@@ -116,6 +119,113 @@ DEPLOYS = """
 for number in range(100):
     golden(str(number), "m")
 tell([key for key in keys() if "gateway_bundle_info" in key])
+"""
+
+
+def test_a_bundle_that_changes_touches_the_file_of_its_gauge_alone(tmp_path: Path) -> None:
+    read_files, anew = told(CHANGED, tmp_path)
+    assert read_files == anew == ["gauge_liveall"]
+
+
+CHANGED = """
+def numbers():
+    return {file.name.rpartition("_")[0]: file.stat().st_ino for file in folder.glob("*.db")}
+
+answered("m")
+golden("1", "m")
+before = numbers()
+assert {"counter", "histogram", "gauge_liveall"} <= before.keys()
+read, found = MmapedDict.read_all_values_from_file, []
+
+def noted(path):
+    found.append(os.path.basename(os.path.realpath(path)).rpartition("_")[0])
+    return read(path)
+
+MmapedDict.read_all_values_from_file = staticmethod(noted)
+golden("2", "m")
+tell(found, [name for name, number in numbers().items() if number != before[name]])
+"""
+
+
+def test_whose_figures_somebody_holds_counts_on(tmp_path: Path) -> None:
+    """As the bundle before, which answers until the next one's engine is there."""
+    row = {"endpoint": "m/1", "status": "503"}
+    seen = [of(read(text), "requests_total", **row) for text in told(HELD, tmp_path)]
+    assert seen == [50, 0, 50, 51, 52, 53]
+
+
+HELD = """
+known.add("m/1")
+old = EndpointFigures("m/1")
+old.request(503, 1, 0, {}, 50)
+pages = [page()]
+known.remove("m/1")
+golden("1", "m")
+now += 3601
+golden("1", "m")
+pages.append(page())
+known.add("m/1")
+new = EndpointFigures("m/1")
+pages.append(page())
+for figures in (old, new, old):
+    figures.request(503, 1, 0, {})
+    pages.append(page())
+tell(*pages)
+"""
+
+
+def test_what_users_own_code_counts_by_endpoint_stays(tmp_path: Path) -> None:
+    (rows,) = told(USERS, tmp_path)
+    assert rows == 1
+
+
+USERS = """
+prometheus_client.Counter("mine", "A user's own.", ("endpoint",)).labels("m/1").inc()
+golden("1", "m")
+now += 3601
+golden("1", "m")
+tell(sum('"mine_total"' in key for key in keys()))
+"""
+
+
+def test_who_asks_one_that_is_gone_makes_no_row_of_its_name(tmp_path: Path) -> None:
+    before, gone, text = told(ASKED, tmp_path)
+    assert before
+    assert not gone
+    row = {"endpoint": "m/7", "outcome": "differs"}
+    assert of(read(text), "gateway_mirrored_total", **row) == 1
+
+
+ASKED = """
+from tests.gateway.played_host import Processor, host_of
+from transformer_serving.gateway.front_door import FrontDoor
+from transformer_serving.gateway.rollout.mirror import Mirror
+from transformer_serving.gateway.settings import read_settings
+from transformer_serving.gateway.short_way import RequestedEndpoint
+processor = Processor({"m": None, "m/7": None})
+door = FrontDoor(host_of(processor), read_settings({}))
+metrics = door._metrics
+metrics._departed = Departed(lambda: now)
+mirror = Mirror("a1", "m/7", "8", 0.25, 0.99)
+
+def asked():
+    with door._traffic.visit(RequestedEndpoint("m", "7"), 0.0) as visit:
+        visit.answered("overloaded", 503)
+    metrics.refused("overloaded", visit.told_of)
+    page()
+    return [key for key in keys() if '"m/7"' in key and "mirrored" not in key]
+
+for number in range(100):
+    door._mirroring._count(mirror, "differs")
+before = asked()
+endpoint = processor._endpoints.pop("m/7")
+golden("1", "m")
+now += 3601
+golden("1", "m")
+gone = asked()
+processor._endpoints["m/7"] = endpoint
+door._mirroring._count(mirror, "differs")
+tell(before, gone, page())
 """
 
 
@@ -170,6 +280,7 @@ def back_after(seconds):
     global now
     known.remove("m/1")
     golden("1", "m")
+    gc.collect()
     now += seconds
     golden("1", "m")
     known.add("m/1")

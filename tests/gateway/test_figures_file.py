@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import Server, Session
 from tests.gateway.figures import read
 from tests.small_disk import fill, small_disk
+from transformer_serving.gateway.figures.file import FiguresFile, WorkersFile
 from transformer_serving.gateway.figures.folder import VARIABLE
 
 
@@ -38,6 +40,7 @@ def counted(code: str, disk: Path) -> dict[str, float]:
 
 
 BEGIN = """
+import asyncio
 import sys
 from pathlib import Path
 from tests.small_disk import fill
@@ -63,7 +66,7 @@ filler = fill(disk)
 metrics.asked("mine")
 metrics.asked("mine")
 metrics.asked("other")
-metrics.goldens({})
+asyncio.run(metrics.goldens({}))
 assert b"mine" not in page()
 # Older code of an endpoint reads what is there, and falls over a file with nothing in it.
 assert not [*disk.glob("*.db")]
@@ -150,3 +153,30 @@ def answered(server: Server) -> float:
     """By what the page says of all requests, those on the full disk included."""
     figures = read(server.ask("GET", "/metrics").raw.decode())
     return sum(value for (name, _), value in figures.items() if name.endswith("seconds_count"))
+
+
+def test_what_is_written_while_a_file_is_made_anew_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a key that was let go of, and is used again before."""
+    held: Any = WorkersFile(str(tmp_path / "counter_1.db"))
+    for key in ("kept", "gone", "back", "back-meanwhile"):
+        held.write_value(key, 1.0, 0.0)
+        if key != "kept":
+            held.let_go(key)
+    held.write_value("back", *held.read_value("back"))
+    write: Any = FiguresFile.write_value
+
+    def written(self: Any, key: str, value: float, timestamp: float) -> None:
+        monkeypatch.setattr(FiguresFile, "write_value", write)
+        write(self, key, value, timestamp)
+        for used in ("kept", "new", "back-meanwhile"):
+            held.write_value(used, held.read_value(used)[0] + 1, 0.0)
+
+    monkeypatch.setattr(FiguresFile, "write_value", written)
+    held.renew()
+    read: Any = FiguresFile.read_all_values_from_file
+    rows = {key: value for key, value, *_ in read(held._filename)}
+    assert rows == {"kept": 2.0, "new": 1.0, "back": 1.0, "back-meanwhile": 2.0}
+    assert not held._gone
+    held.close()

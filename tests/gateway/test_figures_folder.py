@@ -138,7 +138,7 @@ take()
 metrics.asked("mine")
 first = asked()
 take()
-metrics.goldens({})
+asyncio.run(metrics.goldens({}))
 metrics.asked("mine")
 # As another worker makes it.
 second = page().decode()

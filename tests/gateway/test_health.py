@@ -84,9 +84,12 @@ class Played:
     def __init__(self, processor: Processor | None) -> None:
         host = host_of(processor)
         self.told: list[Mapping[str, GoldenResult]] = []
-        self.rounds = GoldenRounds(host, ShortWay(host), self.told.append)
+        self.rounds = GoldenRounds(host, ShortWay(host), self._tell)
         self.shutdown = Shutdown(0)
         self.health = Health(host, self.rounds, self.shutdown)
+
+    async def _tell(self, results: Mapping[str, GoldenResult]) -> None:
+        self.told.append(results)
 
     async def get(self, name: str) -> tuple[int, Any]:
         sent: list[Any] = []

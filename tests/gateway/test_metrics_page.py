@@ -108,18 +108,20 @@ def test_what_generates_text_is_told_with_each_round(tmp_path: Path) -> None:
 
 
 GENERATING = """
+import asyncio
 import sys
 from transformer_serving.gateway.figures.metrics import Metrics
 from transformer_serving.gateway.figures.page import page
 names = [["chat/1", "chat"], ["chat", "chat/2"]]
 metrics = Metrics(generating=lambda: names.pop(0))
-metrics.goldens({})
-metrics.goldens({})
+asyncio.run(metrics.goldens({}))
+asyncio.run(metrics.goldens({}))
 sys.stdout.write(page().decode())
 """
 
 
 GOLDENS = """
+import asyncio
 import sys
 from transformer_serving.gateway.golden_rounds import GoldenResult
 from transformer_serving.gateway.figures.metrics import Metrics
@@ -127,7 +129,7 @@ from transformer_serving.gateway.figures.page import page
 metrics = Metrics()
 def told(endpoint, state, bundle):
     return GoldenResult(endpoint, state, "", 0.0, True, None, bundle, "rerank")
-metrics.goldens({name: told(name, "ok", "1") for name in "ab"})
-metrics.goldens({"a": told("a", "failed", ""), "c": told("c", "ok", "2")})
+asyncio.run(metrics.goldens({name: told(name, "ok", "1") for name in "ab"}))
+asyncio.run(metrics.goldens({"a": told("a", "failed", ""), "c": told("c", "ok", "2")}))
 sys.stdout.write(page().decode())
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -21,6 +22,7 @@ from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from preprocess.metrics_port import _registry, open_metrics_port
 from tests.engine.triton_server import wait_until
 from tests.free_ports import free_port
+from tests.gateway.figures import of, read
 from transformer_serving.contract.worker.process_wide import process_wide
 
 # A worker with an endpoint that nobody asks; it ends with its input.
@@ -139,6 +141,64 @@ def test_what_a_killed_worker_held_is_shown_no_more_and_its_counts_are(
         text = page(port) or ""
         for name in ("first", "second", "third"):
             assert counted % name in text
+
+
+# A worker behind a gateway; it misses an endpoint from the moment it is told, and says what the
+# port would show an hour later.
+FORGETS = """
+import asyncio, gc, json, sys
+from prometheus_client import generate_latest
+from preprocess.metrics_port import _registry
+from preprocess.stats import EndpointFigures
+from transformer_serving.gateway.figures.departed import Departed
+from transformer_serving.gateway.figures.file import keep_figures_with_room
+from transformer_serving.gateway.figures.metrics import Metrics
+keep_figures_with_room()
+now = 0.0
+metrics = Metrics(lambda: {"m"})
+metrics._departed = Departed(lambda: now)
+EndpointFigures("m/7").request(200, 1, 5, {}, 1000)
+gc.collect()
+print("counted", flush=True)
+sys.stdin.readline()
+for now in (0.0, 3601.0):
+    asyncio.run(metrics.goldens({}))
+    asyncio.run(metrics.text())
+print(json.dumps(generate_latest(_registry()).decode()), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("port", "left"), [("9100", [2000, 2000]), ("", [1000, 0]), ("0", [1000, 0])]
+)
+def test_its_counts_of_endpoints_that_went_do_not_fall_worker_by_worker(
+    tmp_path: Path, port: str, left: list[float]
+) -> None:
+    figures = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "TRANSFORMER_SERVING_METRICS_PORT": port}
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(asked_worker(figures)) for _ in range(2)]
+        seen = []
+        for child in workers:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write("\n")
+            child.stdin.flush()
+            text = json.loads(child.stdout.readline())
+            seen.append(of(read(text), "requests_total", endpoint="m/7", status="200"))
+    assert seen == left
+
+
+@contextmanager
+def asked_worker(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORGETS], env={**os.environ, **environment},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdout.readline() == "counted\n"
+        yield child
 
 
 @pytest.mark.slow

@@ -34,6 +34,8 @@ KEEP_TASKS_VARIABLE = "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS"
 # a task. docker/entrypoint.py leaves the variable where that one is asked.
 KEEP_TASKS_SECONDS = 3600
 LOCAL_API_VARIABLE = "TRANSFORMER_SERVING_LOCAL_API"
+# The task of before, with which the inference container goes on.
+WORKERS_TASK_VARIABLE = "CLEARML_INFERENCE_TASK_ID"
 MODEL_CACHE_VARIABLE = "TRANSFORMER_SERVING_MODEL_CACHE"
 _MOST_BYTES = 1 << 53
 STATE_FILE = "controller.json"
@@ -68,7 +70,7 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
 
 def _controller(environment: Mapping[str, str], state: Path) -> list[str]:
     poll = 60 * _number(environment, POLL_VARIABLE, _POLL_MINUTES)
-    kept = KEEP_TASKS_SECONDS if LOCAL_API_VARIABLE in environment else 0
+    kept = _keeps_tasks_seconds(environment)
     command = [
         sys.executable,
         "-m",
@@ -90,6 +92,12 @@ def _controller(environment: Mapping[str, str], state: Path) -> list[str]:
         limit = _number(environment, STORE_BYTES_VARIABLE, 0.0, below=_MOST_BYTES)
         command.append(f"--store-bytes={limit:.0f}")
     return command
+
+
+def _keeps_tasks_seconds(environment: Mapping[str, str]) -> int:
+    """Where nobody says; 0: for ever, as a task that a container goes on with must stay."""
+    is_local = LOCAL_API_VARIABLE in environment and not environment.get(WORKERS_TASK_VARIABLE)
+    return KEEP_TASKS_SECONDS if is_local else 0
 
 
 def _number(

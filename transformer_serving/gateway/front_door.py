@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -80,9 +80,7 @@ class FrontDoor:
         self._traffic = Traffic(self._short_way)
         self._tracing = read_tracing()
         way, traced = self._short_way, self._tracing is not None
-        self._metrics = Metrics(
-            way.names, self._tell, way.generating, self._traffic.forget, traced=traced
-        )
+        self._metrics = Metrics(way.names, self._tell, way.generating, self._forget, traced=traced)
         self._refusals = RefusalLines()
         self._crowd = Crowd(settings, keys, self._traffic.durations, self._metrics.asked)
         self.bodies = body_memory(settings.body_memory_bytes)
@@ -104,6 +102,11 @@ class FrontDoor:
         """Every figure that was kept back, now."""
         self._crowd.tell()
         do_all_now()
+
+    def _forget(self, endpoints: Collection[str]) -> None:
+        """What is kept for figures of endpoints that are gone for good."""
+        for keeper in (self._short_way, self._traffic, self._mirroring):
+            keeper.forget(endpoints)
 
     def turns_away(self, scope: Scope, raw: bytes) -> Iterable[Message] | None:
         """The answer of a request that need not come into the loop; asked in Granian's thread."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -78,8 +78,9 @@ class GoldenRounds:
     """
 
     def __init__(
-        self, host: Any, short_way: ShortWay, tell: Callable[[Mapping[str, GoldenResult]], None]
-    ) -> None:
+        self, host: Any, short_way: ShortWay,
+        tell: Callable[[Mapping[str, GoldenResult]], Awaitable[None]],
+    ) -> None:  # fmt: skip
         self._host = host
         self._short_way = short_way
         self._tell = tell
@@ -129,7 +130,7 @@ class GoldenRounds:
         # Replaced as a whole, so that removed endpoints leave.
         self.results = {url: golden for url, golden in results.items() if golden is not None}
         asked = [golden for golden in self.results.values() if golden.state != "not asked"]
-        self._tell({golden.endpoint: golden for golden in asked})
+        await self._tell({golden.endpoint: golden for golden in asked})
 
     async def _built(self, url: str) -> GoldenResult | None:
         """None when the endpoint is ready to be asked, else why not."""

@@ -199,10 +199,14 @@ class ShortWay:
         if processor is None or not self._knows(target):
             return None
         url: str = processor._normalize_endpoint_url(target.model, target.version)
-        # One that goes stays here, which harms nobody; what callers can vary without end does not.
+        # One that goes stays here for a while; what callers can vary without end does not come.
         if url == target.name:
             self._names[target] = url
         return url
+
+    def forget(self, names: Collection[str]) -> None:
+        """Of these, which are gone for good, figures are counted no more."""
+        self._names = {target: one for target, one in self._names.items() if one not in names}
 
     def names(self) -> Collection[str] | None:
         """Every name that figures may have; None while the host has not said."""

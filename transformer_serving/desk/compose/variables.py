@@ -173,8 +173,8 @@ TRITON = Section(
         Variable(
             "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS",
             "Seconds without a sign after which the ClearML task of an inference container is "
-            "deleted; 0: never. Empty: 3600 on the local profile's control plane, never on another "
-            "server.",
+            "deleted; 0: never. Empty: 3600 on the local profile's control plane where "
+            "CLEARML_INFERENCE_TASK_ID is empty too, else never.",
         ),
         Variable(
             "TRANSFORMER_SERVING_MODEL_CACHE",

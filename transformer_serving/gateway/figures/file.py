@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Iterable, Set
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -50,6 +50,12 @@ class FiguresFile(mmap_dict.MmapedDict):
         """Whether somebody deleted it, so that what is written here nobody else reads."""
         return os.fstat(self._f.fileno()).st_nlink == 0
 
+    def rows(self) -> Any:
+        """Key, value, time and place of each value, as they are now."""
+        read: Any = self.read_all_values_from_file
+        # Not by its name, as above.
+        return read(f"/proc/self/fd/{self._f.fileno()}")
+
 
 class WorkersFile:
     """What prometheus_client writes a worker's figures into: no request fails for want of room.
@@ -63,15 +69,21 @@ class WorkersFile:
         # A FiguresFile once there was room for it, whose own methods have no types.
         self._file: Any = None
         self._is_told = False
+        # Let go of, and not used again since.
+        self._gone: set[str] = set()
+        # Used since the file is being made anew; None while it is not.
+        self._used_meanwhile: set[str] | None = None
         # What is renewed and what is written come from several threads.
         self._turn = Lock()
-        _files.add(self)
+        self._renewal = Lock()
+        with _files_turn:
+            _files.add(self)
 
     def read_value(self, key: str) -> tuple[float, float]:
         """The value, and the time that belongs to it."""
         try:
             with self._turn:
-                value, timestamp = (self._file or self._opened()).read_value(key)
+                value, timestamp = self._for(key).read_value(key)
         except OSError as error:
             self._tell(error)
             return 0.0, 0.0
@@ -80,45 +92,65 @@ class WorkersFile:
     def write_value(self, key: str, value: float, timestamp: float) -> None:
         try:
             with self._turn:
-                (self._file or self._opened()).write_value(key, value, timestamp)
+                self._for(key).write_value(key, value, timestamp)
         except OSError as error:
             self._tell(error)
 
-    def make_again(self) -> None:
-        """Where somebody took the file: with all that it held, which is still in memory."""
+    def let_go(self, key: str) -> None:
+        """It leaves with the next renewal, unless it is used again before."""
         with self._turn:
-            if self._file is not None and self._file.was_taken:
-                self._renew(lambda key: True)
+            self._gone.add(key)
 
-    def forget(self, is_gone: Callable[[str], bool]) -> None:
-        """Make the file anew without these keys, if it has any."""
-        with self._turn:
-            if self._file is not None and any(is_gone(key) for key, *_ in self._rows()):
-                self._renew(lambda key: not is_gone(key))
+    def renew(self) -> None:
+        """Make the file anew where keys were let go of, or where somebody took it: with all else
+        that it held, which is still in memory. Figures are written meanwhile.
+        """
+        with self._renewal:
+            with self._turn:
+                old = self._file
+                if old is None or not (self._gone or old.was_taken):
+                    return
+                gone, rows = frozenset(self._gone), old.rows()
+                self._used_meanwhile = set()
+            try:
+                self._replace(old, rows, gone)
+            except OSError as error:
+                self._tell(error)
+            finally:
+                with self._turn:
+                    self._used_meanwhile = None
 
     def close(self) -> None:
-        _files.discard(self)
+        with _files_turn:
+            _files.discard(self)
         if self._file is not None:
             self._file.close()
 
-    def _rows(self) -> Any:
-        return self._file.read_all_values()
-
-    def _renew(self, is_kept: Callable[[str], bool]) -> None:
+    def _replace(
+        self, old: Any, rows: Iterable[tuple[str, float, float, int]], gone: Set[str]
+    ) -> None:
         """In its place at once: another worker's page reads the old file or the new one, whole."""
         path = Path(self._filename)
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with replacing(path) as new:
-                made: Any = FiguresFile(str(new))
-                for key, value, timestamp in self._rows():
-                    if is_kept(key):
-                        made.write_value(key, value, timestamp)
-        except OSError as error:
-            self._tell(error)
-            return
-        self._file.close()
-        self._file = made
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with replacing(path) as new:
+            made: Any = FiguresFile(str(new))
+            for key, value, timestamp, _ in rows:
+                if key not in gone:
+                    made.write_value(key, value, timestamp)
+            with self._turn:
+                used = self._used_meanwhile or set()
+                for key in used:
+                    made.write_value(key, *old.read_value(key))
+                self._file = made
+                self._gone -= gone - used
+        old.close()
+
+    def _for(self, key: str) -> Any:
+        """The file that holds the key from now on."""
+        self._gone.discard(key)
+        if self._used_meanwhile is not None:
+            self._used_meanwhile.add(key)
+        return self._file or self._opened()
 
     def _opened(self) -> Any:
         # A cleaner of temporary files may have taken the folder.
@@ -138,18 +170,17 @@ class WorkersFile:
 
 # Of this process: one of each kind of figure.
 _files: WeakSet[WorkersFile] = WeakSet()
+_files_turn = Lock()
 
 
-def make_files_again() -> None:
-    """Those of this worker that a cleaner of temporary files took."""
-    for file in tuple(_files):
-        file.make_again()
-
-
-def forget_keys(is_gone: Callable[[str], bool]) -> None:
-    """In this worker's files; a figure that is told again is there again, as a new one."""
-    for file in tuple(_files):
-        file.forget(is_gone)
+def renew_files() -> None:
+    """Those of this worker that a cleaner of temporary files took, or that have keys that were let
+    go of. To be called beside the event loop.
+    """
+    with _files_turn:
+        files = tuple(_files)
+    for file in files:
+        file.renew()
 
 
 def keep_figures_with_room() -> None:

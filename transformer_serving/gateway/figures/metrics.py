@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import prometheus_client as prometheus
@@ -22,8 +23,8 @@ from transformer_serving.gateway.figures.counted_rows import (
     REFUSED_LABELS,
     Known,
 )
-from transformer_serving.gateway.figures.departed import Departed, forget_rows
-from transformer_serving.gateway.figures.file import make_files_again
+from transformer_serving.gateway.figures.departed import Departed, Row, forget_rows
+from transformer_serving.gateway.figures.file import renew_files
 from transformer_serving.gateway.figures.page import Write, page
 from transformer_serving.gateway.golden_rounds import GoldenResult
 
@@ -72,34 +73,34 @@ class Metrics:
         """`endpoint` is one that exists, or empty."""
         self._refused.labels(endpoint, code).inc()
 
-    def goldens(self, results: Mapping[str, GoldenResult]) -> None:
+    async def goldens(self, results: Mapping[str, GoldenResult]) -> None:
         """A round of golden requests, by endpoint."""
-        self._golden.tell({(name,): result.state == "ok" for name, result in results.items()})
         named = [result for result in results.values() if result.bundle]
-        self._bundle.tell({(one.endpoint, one.bundle, one.task): 1 for one in named})
-        self._generates.tell({(name,): 1 for name in self._generating()})
+        left = [
+            *self._golden.tell({(name,): one.state == "ok" for name, one in results.items()}),
+            *self._bundle.tell({(one.endpoint, one.bundle, one.task): 1 for one in named}),
+            *self._generates.tell({(name,): 1 for name in self._generating()}),
+        ]
         # Made with the first: a gauge is 0 from its making on, a round of long ago.
         process_wide("gateway_golden_round", _round).set_to_current_time()
-        self._forget(self._departed.forget(self._known()))
-        # Before another worker's page lacks them for long.
-        make_files_again()
+        gone = self._departed.rows(self._known())
+        # Before its rows go: what is held they would not leave.
+        self._forget(gone)
+        # Files that were taken come back too, before another worker's page lacks them for long.
+        await asyncio.to_thread(forget_rows, [*left, *chain.from_iterable(gone.values())])
 
     async def text(
         self, write: Write = prometheus.generate_latest, *, is_openmetrics: bool = False
     ) -> bytes:
         self._tell()
-        make_files_again()
-        # Many workers make many files to read.
         known = self._known()
         departed = partial(self._departed.among, known)
-        make = partial(page, known, write, departed, is_openmetrics=is_openmetrics)
-        return await asyncio.to_thread(make)
+        return await _made(partial(page, known, write, departed, is_openmetrics=is_openmetrics))
 
     async def text_of(self, names: Collection[str]) -> bytes:
         """Rows of these endpoints alone: none of keys, of workers or of the gateway as a whole."""
         self._tell()
-        make_files_again()
-        return await asyncio.to_thread(partial(page, names, alone=True))
+        return await _made(partial(page, names, alone=True))
 
     async def answer(self, send: Send, accept: bytes = b"") -> None:
         write: Write = prometheus.generate_latest
@@ -116,28 +117,33 @@ class Metrics:
         await send({"type": "http.response.body", "body": body})
 
 
+async def _made(make: Callable[[], bytes]) -> bytes:
+    """A page: many workers make many files to read."""
+
+    def of_all_files() -> bytes:
+        renew_files()
+        return make()
+
+    return await asyncio.to_thread(of_all_files)
+
+
 class _Rows:
-    """Of a gauge, told anew each time: one that is not told again is let go of."""
+    """Of a gauge, told anew each time."""
 
     def __init__(self, gauge: Any) -> None:
         self._gauge = gauge
         self._told: Collection[tuple[str, ...]] = ()
 
-    def tell(self, rows: Mapping[tuple[str, ...], float]) -> None:
+    def tell(self, rows: Mapping[tuple[str, ...], float]) -> Collection[Row]:
+        """Those that are not told again: to be let go of."""
         left = {*self._told} - rows.keys()
         for labels in left:
-            # A file that cannot be made anew for want of room keeps the row: no page shows it.
+            # No page shows it, as long as it is there.
             self._gauge.labels(*labels).set(math.nan)
-        if left:
-            forget_rows(
-                lambda name, labels: name == self._gauge._name and self._row(labels) in left
-            )
         for labels, value in rows.items():
             self._gauge.labels(*labels).set(value)
         self._told = rows.keys()
-
-    def _row(self, labels: Mapping[str, str]) -> tuple[str, ...]:
-        return tuple(labels[name] for name in self._gauge._labelnames)
+        return [(self._gauge, labels) for labels in left]
 
 
 def tell_syncs(processor_class: Any) -> None:

@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -126,6 +126,12 @@ class Mirroring:
         self.mirrors = {}
         if self._task is not None:
             self._task.cancel()
+
+    def forget(self, endpoints: Collection[str]) -> None:
+        """These are gone for good, and their figures go."""
+        self._counters = {
+            row: one for row, one in self._counters.items() if row[0] not in endpoints
+        }
 
     def offer(self, asked: Asked, response: Response, held: int) -> None:
         """A request whose answer has left, with `held` bytes of body."""
