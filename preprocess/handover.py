@@ -196,19 +196,23 @@ class Successor:
         self.handover.look()
         outcome = await lent.server.process(request, lent.state, collect)
         # What one of another task does not take is no fault of a body that is for this one.
-        foreign = _code(request) is not None and self._is_of_another_task(lent.server)
-        if not foreign and _code(outcome) != "unavailable":
-            return outcome
-        ready = await self.handover.probe()
-        if not ready and not foreign:
-            return outcome
+        if _code(request) is not None and self._is_of_another_task(lent.server):
+            return await self._own_outcome(lent, state, collect)
+        if _code(outcome) == "unavailable" and await self.handover.probe():
+            del state[_LENT]
+            request = self.own.preprocess(lent.body, state, collect)
+            return await self.own.process(request, state, collect)
+        return outcome
+
+    async def _own_outcome(self, lent: Lent, state: dict[str, Any], collect: Collect) -> Any:
+        """Of what this bundle's engine is not asked for before it is known to be there."""
         del state[_LENT]
-        if not ready:
+        request = self.own.preprocess(lent.body, state, collect)
+        if _code(request) is None and self.handover.server() is not None:
             return ServingError(
                 "unavailable", "the bundle before this one has another task; this one answers as "
                 "soon as its engine is loaded",
             )  # fmt: skip
-        request = self.own.preprocess(lent.body, state, collect)
         return await self.own.process(request, state, collect)
 
     def _is_of_another_task(self, server: Any) -> bool:

@@ -74,6 +74,19 @@ class FakeTriton:
         self.watch()
 
 
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """Whether the workers know of what waits for them."""
+
+    all_know: Callable[[], bool]
+
+    def now(self) -> float:
+        return 0.0
+
+    def left_s(self, since: float) -> float:
+        return since if self.all_know() else since + 30.0
+
+
 class Machine:
     """A disk that is photographed at every step, and the controller's steps on it."""
 
@@ -96,7 +109,7 @@ class Machine:
             Trust({}, self.repository),
             self.commit,
             30.0,
-            all_know=lambda since: True,
+            notices=Known(lambda: True),
             is_wanted=lambda served: self.plane.served["m"] == served,
             begins=lambda model, fingerprint: None,
             alone=lambda model: contextlib.nullcontext(self.state.records().get(model)),
@@ -124,7 +137,7 @@ def recovered(disk: Path) -> ModelRecord | None:
     nothing: Any = None
     steps = Deployment(
         *(nothing, nothing, repository, nothing, nothing, state.commit, 30.0),
-        all_know=nothing,
+        notices=nothing,
         is_wanted=nothing,
         begins=nothing,
         alone=nothing,
@@ -173,7 +186,11 @@ def test_a_crash_at_any_moment_leaves_the_old_state_or_the_new_one(tmp_path: Pat
     ("meanwhile", "slept_s", "served"), [(None, 150, 202), ("lost", 12, 202), ("other", 12, 101)]
 )
 def test_a_version_that_must_come_alone_waits_until_the_workers_know_of_it(
-    tmp_path: Path, meanwhile: str | None, slept_s: float, served: int
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    meanwhile: str | None,
+    slept_s: float,
+    served: int,
 ) -> None:
     """They ask for the old one until then; others are prepared meanwhile."""
     slept: list[float] = []
@@ -192,12 +209,13 @@ def test_a_version_that_must_come_alone_waits_until_the_workers_know_of_it(
 
     machine = Machine(tmp_path, lambda version: True)
     machine.steps = dataclasses.replace(
-        machine.steps, all_know=lambda since: len(slept) == 150, sleep=sleep
+        machine.steps, notices=Known(lambda: len(slept) == 150), sleep=sleep
     )
     first = write_bundle(tmp_path / "a", 101)
     machine.prepare(first, preprocess_of(101))
     machine.triton.ready = {"m": frozenset({101})}
     assert slept == []
+    caplog.set_level("INFO")
     alone = write_bundle(tmp_path / "b", 202, scale=2.0, batch=0)
     # Not to be batched, while the one before is.
     fields = dataclasses.replace(FIELDS, auxiliary=None)
@@ -205,6 +223,9 @@ def test_a_version_that_must_come_alone_waits_until_the_workers_know_of_it(
     with fault if meanwhile == "other" else contextlib.nullcontext():
         machine.prepare(alone, preprocess_of(202), fields=fields)
     assert sum(slept) == slept_s
+    told = [line for line in caplog.messages if "waits until every worker can know" in line]
+    assert len(told) == 1
+    assert "30 s in which the control plane answers" in told[0]
     assert [version.number for version in machine.state.records()["m"].versions] == [served]
     assert recovered(machine.disk) is not None
 
@@ -509,6 +530,20 @@ def test_a_record_that_cannot_be_read_costs_no_other_and_keeps_its_files(
     state.commit("m", record)
     assert StateFile(path).records() == {"m": record}
     assert not StateFile(path).may_name("m")
+
+
+def test_a_record_that_cannot_be_read_goes_once_nobody_asks_for_its_model(tmp_path: Path) -> None:
+    """It has no files that its removal would begin with."""
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"models": {"gone": {"versions": []}, "m": {"versions": []}}}))
+    service = service_on(tmp_path)
+    plane = ListedEndpoints()
+    plane.add("m", write_onnx(tmp_path / "a"), "")
+    service._sync.wanted = dict(plane.served)
+    service._forget_what_is_over()
+    service._state.publish({"ready": 1})
+    assert not service._state.may_name("gone")
+    assert list(json.loads(path.read_text())["models"]) == ["m"]
 
 
 def test_a_status_that_could_not_be_written_is_written_the_next_time(

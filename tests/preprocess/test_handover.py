@@ -139,11 +139,7 @@ def successor(endpoint_fields: dict[str, Any], tokenizer_json: bytes) -> Success
     return made
 
 
-async def answer(endpoint: Any) -> Any:
-    return await answer_to(endpoint, BODY)
-
-
-async def answer_to(endpoint: Any, body: Any) -> Any:
+async def answer(endpoint: Any, body: Any = BODY) -> Any:
     """As clearml-serving asks: one state and three steps."""
     state: dict[str, Any] = {}
     outcome = await endpoint.process(endpoint.preprocess(body, state), state)
@@ -238,6 +234,32 @@ async def test_an_error_of_the_predecessor_is_its_own_to_answer(successor: Succe
     assert older.asked == ["preprocess", "process", "postprocess"]
 
 
+class Refusing(Older):
+    def preprocess(self, body: Any, state: dict[str, Any], collect: Any = None) -> Any:
+        return self.outcome
+
+    async def process(self, request: Any, state: dict[str, Any], collect: Any = None) -> Any:
+        return request
+
+    def postprocess(self, outcome: Any, state: dict[str, Any], collect: Any = None) -> Any:
+        headers = {"x-bundle-version": "1"}
+        return SimpleNamespace(status_code=outcome.kind.status, headers=headers)
+
+
+async def test_a_body_that_is_wrong_for_both_tasks_is_refused_by_the_new_one(
+    successor: Successor,
+) -> None:
+    """And whether its engine is there is asked as rarely as ever."""
+    older, engine = Refusing(ServingError("invalid_field", "no documents")), Engine()
+    older.endpoint.task = "rerank"
+    before(successor, older, engine)
+    successor.handover._next_probe = time.monotonic() + 60
+    for body, status in ({"nonsense": 1}, 400), (BODY, 503):
+        refused = await answer(successor, body)
+        assert (refused.status_code, refused.headers["x-bundle-version"]) == (status, "2")
+    assert engine.asked == 0
+
+
 @pytest.mark.parametrize(
     ("task", "status", "by"), [("rerank", 503, "2"), ("text-classification", 400, "1")]
 )
@@ -245,17 +267,6 @@ async def test_a_body_that_one_of_another_task_refuses_is_asked_again_later(
     successor: Successor, task: str, status: int, by: str
 ) -> None:
     """As of an endpoint that was removed and added again, whose engine is not loaded yet."""
-
-    class Refusing(Older):
-        def preprocess(self, body: Any, state: dict[str, Any], collect: Any = None) -> Any:
-            return self.outcome
-
-        async def process(self, request: Any, state: dict[str, Any], collect: Any = None) -> Any:
-            return request
-
-        def postprocess(self, outcome: Any, state: dict[str, Any], collect: Any = None) -> Any:
-            headers = {"x-bundle-version": "1"}
-            return SimpleNamespace(status_code=outcome.kind.status, headers=headers)
 
     assert successor.endpoint.task == "text-classification"
     older, engine = Refusing(ServingError("invalid_field", "no documents")), Engine()
@@ -312,6 +323,6 @@ async def test_who_took_over_is_not_asked_in_a_dialect_that_it_does_not_speak(
     heir = Plainer()
     drops_ours_for(successor, heir)
     begin_request(("a", None), ("hf.inference", b""))
-    served = await answer_to(successor, {"inputs": BODY["text"]})
+    served = await answer(successor, {"inputs": BODY["text"]})
     assert (served.status_code, served.headers["x-bundle-version"]) == (503, "2")
     assert heir.asked == []

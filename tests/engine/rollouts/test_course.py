@@ -192,6 +192,16 @@ def test_a_promotion_that_another_writer_undid_is_written_again_before_it_leaves
     assert routes(PLAN, leaving, after, {})[0] == after
 
 
+def test_a_promotion_that_was_undone_beside_another_candidate_does_not_wait_for_it() -> None:
+    """Nothing writes the promotion again from an entry that names another bundle."""
+    changed = {**THERE, "texts/77": {**CANDIDATE, "model_id": "third"}}
+    back = next_state(PLAN, replace(BEGUN, phase=LEAVING), known(endpoints=changed))
+    assert back.phase == RETURNING
+    assert "removed or changed texts/77" in back.reason
+    assert routes(PLAN, back, changed, {})[0] == changed
+    assert next_state(PLAN, back, known(endpoints=changed)).outcome == WENT_BACK
+
+
 def test_after_its_end_a_promotion_is_told_from_a_rollback() -> None:
     over = replace(BEGUN, phase=OVER, outcome=PROMOTED)
     endpoints, _ = routes(PLAN, over, THERE, {})

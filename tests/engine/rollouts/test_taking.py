@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -386,6 +387,114 @@ def test_one_that_is_gone_holds_nothing_up_for_ever(
         rollouts.take(READY)
         assert clock.now - began < 200
     assert seconds <= clock.now - began <= seconds + 4
+
+
+@pytest.mark.parametrize("every_s", [6.0, 60.0, 300.0])
+def test_looks_that_are_late_now_and_then_let_none_that_is_gone_live_on(
+    clock: Clock, every_s: float
+) -> None:
+    service = Service(PLAN)
+    rollouts = Rollouts(service, now=lambda: clock.now)
+    rollouts.take(READY)
+    service.sync("gone")
+    service.workers["gone"].every_s = every_s
+    service.wish(ABORT)
+    rollouts.take(READY)
+    gone_s = max(30.0, 2.5 * every_s)
+    began, late = clock.now, clock.now + 0.8 * gone_s
+    while not service.state.is_over:
+        clock.now += 2
+        if clock.now >= late:
+            clock.now, late = clock.now + 17, late + 0.8 * gone_s
+        rollouts.take(READY)
+        assert clock.now - began < 3 * gone_s
+    assert clock.now - began >= gone_s
+
+
+def test_a_controller_that_is_gone_is_replaced_though_every_look_is_late(clock: Clock) -> None:
+    service = Service(PLAN)
+    dead, second = (Rollouts(service, now=lambda: clock.now) for _ in range(2))
+    for rollouts in (dead, second):
+        rollouts.take(READY)
+    taker, began = service.state.by, clock.now
+    while service.state.by == taker:
+        clock.now += 16
+        second.take(READY)
+        assert clock.now - began < 600
+
+
+def slowly(service: Service, clock: Clock, monkeypatch: pytest.MonkeyPatch, *workers: str) -> None:
+    """ClearML takes 16 s for what the workers tell; each tells something at every fourth look."""
+    told = service.of_instances
+    looks = count()
+
+    def later(name: str) -> Mapping[str, str]:
+        clock.now += 16
+        service.sync(*workers[next(looks) % 4 :][:1])
+        return told(name)
+
+    monkeypatch.setattr(service, "of_instances", later)
+
+
+@pytest.mark.parametrize(("dead", "looks"), [((), 5), (("dead",), 15)], ids=["all", "one-dead"])
+def test_an_answer_that_is_slow_is_no_outage(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, dead: tuple[str, ...], looks: int
+) -> None:
+    service = Service(PLAN)
+    rollouts = Rollouts(service, now=lambda: clock.now)
+    rollouts.take(READY)
+    service.sync("one", "two", "three", "four", *dead)
+    service.wish(ABORT)
+    rollouts.take(READY)
+    slowly(service, clock, monkeypatch, "one", "two", "three", "four")
+    for _ in range(looks):
+        clock.now += 0.5
+        assert not service.state.is_over
+        rollouts.take(READY)
+    assert service.state.is_over
+
+
+def test_where_every_answer_is_slow_a_hold_still_comes_to_its_end(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(PLAN)
+    rollouts = holding_well(service, clock)
+    slowly(service, clock, monkeypatch, "one", "two")
+    began = clock.now
+    while service.state.step == 0:
+        clock.now += 0.5
+        for seen in service.workers.values():
+            seen.steps["a1 0"][NEW].add(arm(500))
+        rollouts.take(READY)
+        assert clock.now - began < 600
+
+
+def test_a_write_that_hangs_lets_no_worker_look_dead(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers were heard before it, and could not tell anything in it."""
+    service = Service(PLAN)
+    rollouts = Rollouts(service, now=lambda: clock.now)
+    rollouts.take(READY)
+    service.sync("one", "two")
+    service.wish(ABORT)
+    write = service.configure
+
+    def hang(items: Mapping[str, Any]) -> None:
+        clock.now += 600
+        write(items)
+
+    monkeypatch.setattr(service, "configure", hang)
+    rollouts.take(READY)
+    monkeypatch.setattr(service, "configure", write)
+    for _ in range(5):
+        clock.now += 2
+        service.sync("two")
+        rollouts.take(READY)
+        assert service.state.phase == RETURNING
+    service.sync("one")
+    rollouts.take(READY)
+    assert service.state.is_over
 
 
 def test_what_a_worker_has_counted_stays_counted_when_it_leaves() -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
 from transformer_serving.engine.controller.control_plane.verification import verify
@@ -35,6 +37,15 @@ _AT_WORK = 2
 _LOOK_S = 1.0
 
 Commit = Callable[[str, ModelRecord | None], None]
+_log = logging.getLogger(__name__)
+
+
+class Waits(Protocol):
+    """As Notices has them."""
+
+    def now(self) -> float: ...
+
+    def left_s(self, since: float) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -42,8 +53,8 @@ class Deployment:
     """The steps behind the planned actions. `commit` makes a record (None: gone) the last good
     state, on disk when it returns; what it does not name is deleted only afterwards.
 
-    `grace_s` is how long an old version serves on beside the new one; `all_know` whether every
-    worker knows by now of what was asked for at a time on time.monotonic's clock; `is_wanted`
+    `grace_s` is how long an old version serves on beside the new one; `notices` tell whether every
+    worker knows by now of what was asked for at a time of theirs; `is_wanted`
     whether an endpoint is still to be so. In the block of `alone` nobody else changes the model; it
     gives the record as it is by then. `begins` hears of each load, by model and fingerprint, once
     its turn has come and before it begins.
@@ -56,7 +67,7 @@ class Deployment:
     trust: Trust
     commit: Commit
     grace_s: float
-    all_know: Callable[[float], bool]
+    notices: Waits
     is_wanted: Callable[[Served], bool]
     begins: Callable[[str, str], None]
     alone: Callable[[str], contextlib.AbstractContextManager[ModelRecord | None]]
@@ -250,7 +261,12 @@ class Deployment:
         """The old version goes as the new one comes: by then every worker must know of the new one,
         or it would ask for a version that is gone. Others have the turn meanwhile."""
         turn.close()
-        began = time.monotonic()
+        began = self.notices.now()
+        _log.info(
+            "%s: the update cannot be loaded beside the version in service, and waits until every "
+            "worker can know of it: %.0f s in which the control plane answers",
+            served.model, self.notices.left_s(began),
+        )  # fmt: skip
         while True:
             if not self.is_wanted(served):
                 raise EngineError("another one was asked for while this one waited")
@@ -258,7 +274,7 @@ class Deployment:
             # once, as what is put back does.
             if old.number not in self.triton.loaded().get(served.model, ()):
                 return
-            if not self.all_know(began):
+            if self.notices.left_s(began):
                 self.sleep(_LOOK_S)
             elif self._at_work.acquire(timeout=_LOOK_S):
                 turn.callback(self._at_work.release)

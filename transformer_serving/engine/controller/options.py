@@ -86,7 +86,8 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
         "--notice-seconds",
         type=_seconds,
         help="seconds until every worker knows of an update: so long a version that cannot be "
-        "loaded beside the previous one waits (default: --grace-seconds)",
+        "loaded beside the previous one waits, and up to a poll longer, as only seconds up to the "
+        "control plane's last answer count (default: --grace-seconds)",
     )
     parser.add_argument(
         "--keep-tasks-seconds",

@@ -101,7 +101,7 @@ class Service:
         self._trust = Trust(os.environ, repository)
         self._deployment = Deployment(
             *(control_plane, triton, repository, prover, self._trust, state.commit, grace_s),
-            all_know=self._notices.over,
+            notices=self._notices,
             is_wanted=self._is_wanted,
             begins=self._begins,
             alone=self._alone,
@@ -296,6 +296,7 @@ class Service:
         asked = {(model, served.fingerprint) for model, served in wanted.items()}
         asked |= {(model, record.fingerprint) for model, record in self._state.records().items()}
         self._failures.forget(asked, wanted)
+        self._state.keep_unread(wanted)
         self._fetches.forget(wanted)
 
     def _greet(self, version: str) -> None:

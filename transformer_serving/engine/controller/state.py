@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,12 @@ class StateFile:
         """Whether a record that could not be read may name files of the model."""
         with self._lock:
             return self._is_lost or model in self._unread
+
+    def keep_unread(self, wanted: Container[str]) -> None:
+        """Of the records that could not be read, those of models that are `wanted`: nothing is
+        fetched in place of the others. Written with the next write."""
+        with self._lock:
+            self._unread = {name: row for name, row in self._unread.items() if name in wanted}
 
     def commit(self, model: str, record: ModelRecord | None) -> None:
         """Make `record` the last good state of the model; on disk when this returns.
@@ -128,8 +134,9 @@ class StateFile:
             except (ValueError, KeyError, TypeError, AttributeError):
                 self._unread[model] = row
                 _log.error(
-                    "%s: its record in %s is of another release and not readable; it is fetched "
-                    "again, and its files stay until then", model, self._path,
+                    "%s: its record in %s is of another release and not readable; where it is "
+                    "still asked for it is fetched again, and its files stay until then",
+                    model, self._path,
                 )  # fmt: skip
 
     def _write(self, *, durable: bool) -> None:

@@ -19,6 +19,8 @@ from transformer_serving.engine.controller.control_plane.served import ControlPl
 _log = logging.getLogger(__name__)
 # A sync that takes longer is shown as an error: the SDK never gives up, it only comes back late.
 _SLOW_S = 10.0
+# Of an answer's own time so much counts: a worker that hangs beside it must still have its poll.
+_COUNTS_S = 1.0, 5.0
 
 
 class Sync:
@@ -45,10 +47,11 @@ class Sync:
         self._serving = serving
         self._asked: Future[Sequence[Served]] | None = None
         self._started = float("-inf")
-        # On time.monotonic's clock: since when every one was answered, None while the last was not,
-        # and when the last one that was had been asked.
-        self._steady: float | None = None
-        self._answered = float("-inf")
+        # Of the last one that was answered: the seconds with answers before it was asked, and when
+        # that was, on time.monotonic's clock. One value, as others read it in threads of theirs.
+        self._answered = 0.0, float("-inf")
+        # What of the seconds since then does not count; all, where one failed.
+        self._uncounted_s = 0.0
         self.wanted: dict[str, Served] | None = None
         self.problems: list[Problem] = []
         self.last: float | None = None
@@ -61,22 +64,25 @@ class Sync:
             self._asked = self._pool.submit(self._control_plane.endpoints)
             self._asked.add_done_callback(lambda _: wake())
 
-    def answered_s(self, since: float) -> float:
-        """Of the seconds since then, on time.monotonic's clock, those up to the last answer, and of
-        them those after the last outage; 0 in one."""
-        steady = self._steady
-        return 0.0 if steady is None else max(0.0, self._answered - max(steady, since))
+    def answered_s(self) -> float:
+        """The seconds in which ClearML has answered, up to when it was asked for its last answer:
+        none between two answers where one failed between them, and of the time that an answer took
+        half a poll at most, within 1 to 5 s, as a call may hang through an outage."""
+        return self._answered[0]
+
+    def answered_at_most_s(self) -> float:
+        """What `answered_s` would be of an answer now, were none late; a poll more at most."""
+        answered_s, asked = self._answered
+        return answered_s + min(time.monotonic() - asked, self._poll_s)
 
     def finish(self) -> bool:
         """Whether a new answer was taken up."""
         if self._asked is None:
             return False
         if not self._asked.done():
-            if time.monotonic() - self._started > _SLOW_S:
-                self._steady = None
-                if self.error is None:
-                    self.error = f"no answer for more than {_SLOW_S:.0f} s"
-                    _log.error("control plane: %s", self.error)
+            if time.monotonic() - self._started > _SLOW_S and self.error is None:
+                self.error = f"no answer for more than {_SLOW_S:.0f} s"
+                _log.error("control plane: %s", self.error)
             return False
         asked, self._asked = self._asked, None
         error = asked.exception()
@@ -86,15 +92,23 @@ class Sync:
         reason = self._reason_of(error)
         if reason != self.error:
             _log.error("control plane: %s", reason)
-        self.error, self._steady = reason, None
+        self.error, self._uncounted_s = reason, float("inf")
         return False
+
+    def _count(self) -> None:
+        answered_s, asked = self._answered
+        if asked != float("-inf"):
+            answered_s += max(0.0, self._started - asked - self._uncounted_s)
+        took_s = time.monotonic() - self._started
+        self._uncounted_s = max(
+            0.0, took_s - min(max(_COUNTS_S[0], self._poll_s / 2), _COUNTS_S[1])
+        )
+        self._answered = answered_s, self._started
 
     def _take_up(self, endpoints: Sequence[Served]) -> None:
         """Two addresses can mean one Triton name: who is served keeps it, the other is told."""
         self.error, self.last = None, time.time()
-        self._answered = self._started
-        if self._steady is None:
-            self._steady = time.monotonic()
+        self._count()
         before = self.wanted or {}
         wanted: dict[str, Served] = {}
         self.problems = list(self._control_plane.problems())

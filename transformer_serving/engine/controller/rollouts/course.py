@@ -142,6 +142,11 @@ def _serving(plan: Plan, endpoints: Configuration) -> str | None:
     return model_id
 
 
+def _is_there(plan: Plan, endpoints: Configuration) -> bool:
+    """Whether the candidate's entry is there, and still names the bundle of the plan."""
+    return bool(endpoints.get(plan.candidate, {}).get("model_id") == plan.model_id)
+
+
 def _gone(plan: Plan, known: Known) -> str | None:
     if plan.candidate not in known.endpoints:
         return f"somebody else removed the candidate {plan.candidate}"
@@ -204,10 +209,10 @@ def _promote(plan: Plan, state: State, known: Known) -> State:
 
 def _leave(plan: Plan, state: State, known: Known) -> State:
     if _serving(plan, known.endpoints) == plan.old_model_id:
-        if plan.candidate in known.endpoints:
+        if _is_there(plan, known.endpoints):
             # `routes` writes the promotion again.
             return state
-        reason = f"somebody else undid the promotion and removed {plan.candidate}"
+        reason = f"somebody else undid the promotion and removed or changed {plan.candidate}"
         return _to(state, RETURNING, known, reason=reason)
     return _to(state, OVER, known, outcome=PROMOTED) if known.acked else state
 
@@ -246,7 +251,7 @@ def routes(
     elif plan.candidate in splits.get(plan.endpoint, {}).get("load_endpoints", ()):
         del splits[plan.endpoint]
     own = _serving(plan, ours)
-    is_there = ours.get(plan.candidate, {}).get("model_id") == plan.model_id
+    is_there = _is_there(plan, ours)
     # The old bundle beside a candidate that was taken away is a map of before, written back by a
     # writer that had read it then; without the candidate somebody rolled back.
     is_undone = _is_promoted(state) and is_there and own == plan.old_model_id

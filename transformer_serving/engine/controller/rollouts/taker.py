@@ -10,7 +10,6 @@ Tested by tests/engine/rollouts/test_taking.py.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ def gone_s(every_s: float = 0.0) -> float:
 
 @dataclass
 class _Pulse:
-    """When something was last seen to beat, on time.monotonic's clock."""
+    """When something was last seen to beat, on the clock of who looks."""
 
     beat: int
     at: float
@@ -42,8 +41,9 @@ class Pulses:
     def __init__(self) -> None:
         self._seen: dict[str, _Pulse] = {}
 
-    def alive(self, who: str, beat: int, gone_after_s: float) -> bool:
-        pulse, now = self._seen.get(who), time.monotonic()
+    def alive(self, who: str, beat: int, gone_after_s: float, now: float) -> bool:
+        """`now` is in seconds, and may leave out those in which nobody could be heard."""
+        pulse = self._seen.get(who)
         if pulse is None or pulse.beat != beat:
             self._seen[who] = _Pulse(beat, now)
             return True
@@ -63,14 +63,17 @@ class Taker:
         # Since when nobody was seen to take a rollout, which this one could not judge.
         self._free: dict[str, float] = {}
 
-    def takes(self, plan: Plan, state: State | None, rows: Sequence[EndpointStatus]) -> bool:
-        """Whether it takes the next step. The state may still be that of the rollout before."""
+    def takes(
+        self, plan: Plan, state: State | None, rows: Sequence[EndpointStatus], now: float
+    ) -> bool:
+        """Whether it takes the next step. The state may still be that of the rollout before; `now`
+        is on the clock of the seconds in which ClearML answers."""
         begun = state if state is not None and state.id == plan.id else None
         if begun is not None and begun.by == self.own:
             return True
         # It beats at each rollout on its own.
         if begun is not None and begun.by and self._pulses.alive(
-            f"{begun.by} {plan.id}", begun.beat, gone_s()
+            f"{begun.by} {plan.id}", begun.beat, gone_s(), now
         ):  # fmt: skip
             self._free.pop(plan.id, None)
             return False
@@ -79,7 +82,6 @@ class Taker:
         # Another one may learn of the plan a poll later. Of one that has begun all know, and the
         # candidate has its share of the requests meanwhile.
         patience_s = gone_s(self._poll_s) if begun is None else gone_s()
-        now = time.monotonic()
         return now - self._free.setdefault(plan.id, now) >= patience_s
 
     def clear(self) -> None:

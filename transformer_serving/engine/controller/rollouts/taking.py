@@ -95,9 +95,7 @@ class Rollouts:
             self._taken.clear()
             return
         # Before the rest is read, which is written back at once: in between others may write.
-        if self._workers.listen():
-            # Nor could another controller show that it is there.
-            self._taker.clear()
+        self._workers.listen()
         items = self._control_plane.configuration(fresh=True)
         plans = self._open(items)
         states = read_states(items.get(STATES))
@@ -108,7 +106,7 @@ class Rollouts:
         undone = False
         for plan in plans:
             state = self._newest(plan, states.get(plan.endpoint))
-            if not self._taker.takes(plan, state, rows):
+            if not self._taker.takes(plan, state, rows, self._workers.clock):
                 continue
             was, state = state, self._next(plan, state, rows, endpoints)
             taken[plan.endpoint] = replace(state, by=self._taker.own, beat=state.beat + 1)

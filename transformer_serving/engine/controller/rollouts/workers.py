@@ -1,8 +1,8 @@
 """What the workers tell of rollouts, and which of them are alive.
 
 Only seconds in which ClearML answers say that a worker is silent: in an outage no worker can tell
-anything, and each goes on with the routes that it has. So whoever could not listen for a while
-begins anew, and takes nothing for told that was told before.
+anything, and each goes on with the routes that it has. So waits run on a clock of such seconds, and
+nothing that was told before an outage is taken for told after it.
 
 Tested by tests/engine/rollouts/test_taking.py.
 """
@@ -25,13 +25,14 @@ from transformer_serving.engine.controller.control_plane.served import ControlPl
 from transformer_serving.engine.controller.rollouts.taker import Pulses, gone_s
 
 _log = logging.getLogger(__name__)
-# A look is due every 2 s, and the least that makes a worker gone is 30 s of silence.
-_LATE_S = 15.0
+# A look is due every 2 s, and the least that makes a worker gone is 30 s of silence. A later one
+# may have waited for an outage to end, so it counts no more than one in time.
+_LATE_S, _COUNTS_S = 15.0, 2.0
 
 
 class Workers:
-    """Those of one serving task. `missed_s` is for how long nobody could listen before the last
-    `listen`, as far as this controller knows; 0 where one look followed the other.
+    """Those of one serving task. `clock` are the seconds in which ClearML has answered, as of the
+    last `listen`, and `missed_s` those since the look before that were none.
     """
 
     def __init__(self, control_plane: ControlPlane) -> None:
@@ -42,14 +43,18 @@ class Workers:
         self._here: frozenset[str] = frozenset()
         # The beats at which what was told says nothing of the routes that hold now.
         self._old: dict[str, int] = {}
-        # On time.monotonic's clock: when a look was last ended, and since when none was missed.
-        self._looked: float | None = None
-        self._steady = time.monotonic()
+        # When the last look listened that came to its end, on time.monotonic's clock and on ours.
+        self._looked: tuple[float, float] | None = None
+        self._listened = 0.0
+        self._began = 0.0
+        # When all were asked anew because a look was late.
+        self._asked_anew = float("-inf")
+        self.clock = 0.0
         self.missed_s = 0.0
 
-    def listen(self) -> bool:
-        """Read what they tell; whether looks were missed before. One that cannot be read is as if
-        it had said nothing. Raises where ClearML does not answer."""
+    def listen(self) -> None:
+        """Read what they tell. One that cannot be read is as if it had said nothing. Raises where
+        ClearML does not answer."""
         found = self._control_plane.of_instances(SEEN)
         self._here = frozenset(found)
         for task, text in found.items():
@@ -57,19 +62,26 @@ class Workers:
                 self._told[task] = read_seen(text)
             except ValueError as error:
                 _log.warning("worker %s: %s", task, error)
-        now = time.monotonic()
-        since_s = None if self._looked is None else now - self._looked
-        self.missed_s = since_s if since_s is not None and since_s > _LATE_S else 0.0
-        if since_s is not None and not self.missed_s:
-            return False
-        self._steady = now
-        self._pulses.clear()
-        self.wait_for_all()
-        return True
+        self._listened = time.monotonic()
+        self.missed_s = 0.0
+        if self._looked is None:
+            # Whether this was told after an outage, nobody knows.
+            self._began = self.clock
+            self.wait_for_all()
+            return
+        since_s = self._listened - self._looked[0]
+        if since_s > _LATE_S:
+            self.missed_s = since_s - _COUNTS_S
+        self.clock = self._looked[1] + since_s - self.missed_s
+        # Not at each late look: where most are, all are never heard between two of them.
+        patience_s = gone_s(max((told.every_s for told in self._told.values()), default=0.0))
+        if self.missed_s and self.clock - self._asked_anew >= patience_s:
+            self._asked_anew = self.clock
+            self.wait_for_all()
 
     def looked(self) -> None:
-        """A look has ended, and what follows from it is written."""
-        self._looked = time.monotonic()
+        """The look has ended, and what follows from it is written."""
+        self._looked = self._listened, self.clock
 
     def wait_for_all(self) -> None:
         """What they have told until now counts for no phase any more: each must tell anew."""
@@ -88,7 +100,8 @@ class Workers:
         """Those that have told of the rollout and are not gone, by their tasks."""
         return {
             task: told for task, told in self._of(plan)
-            if task in self._here and self._pulses.alive(task, told.beat, gone_s(told.every_s))
+            if task in self._here
+            and self._pulses.alive(task, told.beat, gone_s(told.every_s), self.clock)
         }  # fmt: skip
 
     def all_have(self, plan: Plan, state: State, now: float) -> bool:
@@ -101,7 +114,7 @@ class Workers:
             )
         # Where no worker is left, none is sent to an engine that goes.
         here = (told.every_s for task, told in self._of(plan) if task in self._here)
-        waited = min(time.monotonic() - self._steady, now - state.since)
+        waited = min(self.clock - self._began, now - state.since)
         return state.phase in (LEAVING, RETURNING) and waited > gone_s(max(here, default=0.0))
 
     def _of(self, plan: Plan) -> list[tuple[str, Seen]]:
