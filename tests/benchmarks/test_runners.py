@@ -17,6 +17,7 @@ from benchmarks.runs.runners import Plan, Runner
 from benchmarks.servers.peers import TORCH, Peer
 from benchmarks.servers.table import Running
 from tests.bench.served import served
+from transformer_serving.desk.bench import load as generator
 
 CLIENTS = 4
 LOAD = replace(SEED, clients=CLIENTS, most=40)
@@ -56,10 +57,23 @@ def runner(app: Warming, tmp_path: Path) -> Iterator[Runner]:
         yield Runner(models, servers, tmp_path, PLAN)
 
 
-def test_what_is_cold_says_nothing_of_how_fast_a_peer_is(app: Warming, runner: Runner) -> None:
+def test_what_is_cold_says_nothing_of_how_fast_a_peer_is(
+    app: Warming, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[tuple[int, generator.Run]] = []
+    run = generator.run
+
+    def noted(*arguments: Any) -> generator.Run:
+        before = app.asked
+        runs.append((before, run(*arguments)))
+        return runs[-1][1]
+
+    monkeypatch.setattr(generator, "run", noted)
     runner.measure(PEER, replace(LOAD, tool="own"))
-    # All that was answered by the cold server, of which there is no more by then.
-    assert runner.rates[KEY] > 2 * CLIENTS / PLAN.warm_up_s
+    # The second load's, of which the cold server answered nothing.
+    _, (asked, warm), _ = runs
+    assert asked >= CLIENTS
+    assert runner.rates[KEY] == len(warm.exchanges) / warm.elapsed_s
 
 
 @pytest.mark.skipif(not ab.available(), reason="ab is not installed")

@@ -134,21 +134,41 @@ def test_new_code_runs_beside_old_and_old_code_goes(write: Any) -> None:
     del new
 
 
+class TellingLock:
+    """Sets `waited` where somebody has to wait for it."""
+
+    def __init__(self, waited: threading.Event) -> None:
+        self.waited = waited
+        self.lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self.lock.acquire(blocking=False):
+            self.waited.set()
+            self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
 def test_code_that_comes_back_while_its_last_user_goes_in_another_thread_is_there(
-    write: Any,
+    write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host's sync thread may let go of an endpoint while the event loop builds another."""
+    onward = threading.Event()
+    process_wide("packages_lock", threading.RLock)
+    live = vars(sys.modules["transformer_serving_live"])
+    monkeypatch.setitem(live, "packages_lock", TellingLock(onward))
     code = "0" * 12
     gone = [load(write(1, code))]
     newest = load(write(2, "1" * 12))
     newest.handover.take_over()
     package = sys.modules[type(gone[0]).__mro__[1].__module__.rpartition(".")[0]]
-    dropping, loaded, close = threading.Event(), threading.Event(), package.close
+    dropping, close = threading.Event(), package.close
 
     def slow_close() -> None:
         dropping.set()
-        # At this place the other thread goes on, as far as it can.
-        loaded.wait(0.5)
+        # At this place the other thread goes on, as far as it can: to its end, or to the lock.
+        assert onward.wait(60)
         close()
 
     package.close = slow_close  # type: ignore[attr-defined]
@@ -161,7 +181,7 @@ def test_code_that_comes_back_while_its_last_user_goes_in_another_thread_is_ther
     thread.start()
     assert dropping.wait(30)
     again = load(write(3, code))
-    loaded.set()
+    onward.set()
     thread.join()
     module = sys.modules[type(again).__mro__[1].__module__]
     assert module.Successor is type(again).__mro__[1]

@@ -150,17 +150,22 @@ def test_any_value_of_a_field_is_read_or_refused(field: str, value: Any) -> None
     assert json.loads(json.dumps(asdict(key)))[field] == value
 
 
-def test_one_byte_changed_is_read_or_refused() -> None:
-    raw = of(ROW)
+KEY = Key(**{**ROW, "endpoints": tuple(ROW["endpoints"])})
+
+
+def test_one_byte_changed_is_refused_or_admits_to_no_more() -> None:
+    raw, read = of(ROW), 0
     for at in range(len(raw)):
         for value in (0, 0x22, 0x2C, 0x5C, 0x7D, 0xFF):
             try:
-                parse_keys(raw[:at] + bytes([value]) + raw[at + 1 :], "keys.json")
+                (key,) = parse_keys(raw[:at] + bytes([value]) + raw[at + 1 :], "keys.json")
             except ContractError:
                 continue
-
-
-KEY = Key(**{**ROW, "endpoints": tuple(ROW["endpoints"])})
+            read += 1
+            assert (key.sha256, key.metrics) == (KEY.sha256, KEY.metrics)
+            for url in ("reviews", "reviews/1", "prices", "prices/2", "prices/3", "other", ""):
+                assert KEY.admits(url) or not key.admits(url)
+    assert read
 
 
 @pytest.mark.parametrize("url", ["reviews", "reviews/1", "reviews/1/2", "prices/2"])

@@ -103,7 +103,7 @@ def registered(target: DeployTarget, bundle: Bundle) -> str:
 
 def deployed(target: DeployTarget, bundle: Bundle) -> bool:
     """Whether the deploy changed anything."""
-    return endpoint.deploy(target, bundle, "texts", timeout_s=120, report=lambda _: None).changed
+    return endpoint.deploy(target, bundle, "texts", timeout_s=3600, report=lambda _: None).changed
 
 
 @pytest.mark.parametrize(

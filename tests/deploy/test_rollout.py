@@ -227,19 +227,20 @@ def test_a_slow_server_has_one_time_for_all_of_it(
 ) -> None:
     """And the last command some seconds."""
     patiences: list[float] = []
+    clock = SimpleNamespace(now=1000.0)
+    clock.monotonic = lambda: clock.now
 
     class Slow(Cli):
         def run(self, *command: str, timeout_s: float) -> str:
             patiences.append(timeout_s)
-            time.sleep(0.2)
+            clock.now += 12
             return super().run(*command, timeout_s=timeout_s)
 
-    monkeypatch.setattr(taking_out, "_PATIENCE_S", 0.5)
-    monkeypatch.setattr(taking_out, "_LAST_S", 0.1)
+    monkeypatch.setattr(taking_out, "time", clock)
     target = target_of(tmp_path, Slow("texts", PLAN.candidate))
     with pytest.raises(KeyboardInterrupt), taken_out_again(target, PLAN):
         raise KeyboardInterrupt
-    assert 0.5 >= patiences[0] > patiences[1] > patiences[2] >= 0.1
+    assert patiences == [30, 18, 6]
 
 
 def test_what_came_to_answer_after_its_deploy_gave_up_is_noted(

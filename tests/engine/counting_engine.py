@@ -13,9 +13,10 @@ from transformer_serving.engine.backends.generation.sequences import Part, Pipel
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
 from transformer_serving.engine.backends.generation.triton_streams import LanguageModel
 
-# First ids: the step raises, after which no other pipeline can be built; the second message, or the
-# last one, holds a token that no tensor takes.
+# First ids: the step after the first token raises once a file FAILS is there, and then no other
+# pipeline can be built; the second message, or the last one, holds a token that no tensor takes.
 BAD_STEP, BAD_SECOND, BAD_LAST = 91, 92, 93
+FAILS = "fails"
 NO_TOKEN = 2**40
 
 
@@ -42,15 +43,18 @@ class Counting:
 
 
 class CountingPipeline:
-    def __init__(self) -> None:
+    def __init__(self, fails: Path) -> None:
         self.running: list[Counting] = []
+        self.fails = fails
 
     def start(self, call: Call) -> Counting:
         self.running.append(Counting(call))
         return self.running[-1]
 
     def step(self) -> None:
-        if any(one.first == BAD_STEP for one in self.running):
+        if any(one.first == BAD_STEP and one.made for one in self.running):
+            while not self.fails.exists():
+                time.sleep(0.01)
             raise RuntimeError("the step is broken")
         self.running = [one for one in self.running if one.left and not one.cancelled]
         time.sleep(0.001)
@@ -72,4 +76,4 @@ class TritonPythonModel(LanguageModel):
         TritonPythonModel.loads += 1
         if TritonPythonModel.loads > 1:
             raise MemoryError("no memory")
-        return CountingPipeline()
+        return CountingPipeline(folder / FAILS)

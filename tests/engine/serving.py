@@ -225,7 +225,7 @@ class Serving:
     def finish(self) -> None:
         self.stop.set()
         if self.thread is not None:
-            self.thread.join(10)
+            self.thread.join(60)
         if self.triton is not None:
             self.triton.close()
 

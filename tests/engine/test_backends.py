@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
@@ -26,6 +27,7 @@ from tests.engine.text_models import (
     write_torch,
 )
 from tests.engine.triton_server import TritonServer, running_triton
+from transformer_serving.engine.backends.precision import openvino_properties
 from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
 from transformer_serving.engine.orphans import model_of
 
@@ -339,12 +341,22 @@ def test_no_batching_takes_full_shapes(make: Make, backend: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "int8"])
-def test_openvino_precisions_load(make: Make, precision: str) -> None:
+def test_openvino_computes_in_the_precision_that_it_is_given(make: Make, precision: str) -> None:
+    """As OpenVINO does by itself with the hint for it, where this processor has it."""
     model = make("openvino_text", parameters={"precision": precision})
-    write_openvino(model.folder)
+    path = write_openvino(model.folder)
     model.load()
     ids = texts(7, (1, 6))[0]
-    np.testing.assert_allclose(model.ask(ids), expected(ids, np.ones_like(ids)), atol=0.05)
+    answer, core = model.ask(ids), openvino.Core()
+    properties = openvino_properties(
+        precision, capabilities=core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"), threads=1
+    )
+    compiled = core.compile_model(path, "CPU", properties)
+    np.testing.assert_array_equal(answer, compiled([ids, np.ones_like(ids)])[0])
+    exact = expected(ids, np.ones_like(ids))
+    np.testing.assert_allclose(answer, exact, atol=0.05)
+    if properties["INFERENCE_PRECISION_HINT"] != "f32":
+        assert not np.allclose(answer, exact, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,11 @@ def model(server: TritonServer) -> str:
 def test_an_engine_that_cannot_be_built_again_is_loaded_again(
     server: TritonServer, model: str
 ) -> None:
-    first, *waiting = (Caller(server, model, [at, 5], options(4)) for at in (BAD_STEP, 1, 2))
+    first = Caller(server, model, [BAD_STEP, 5], options(4))
+    # Each call has a stream of its own: the others come once this one has the only place.
+    assert first.first.wait(60)
+    waiting = [Caller(server, model, [at, 5], options(4)) for at in (1, 2)]
+    (server.repository / model / "1" / "fails").touch()
     with pytest.raises(InferenceServerException, match="failed in a step"):
         first.end()
     for one in waiting:

@@ -70,7 +70,7 @@ class CountingPipeline:
 
     def step(self) -> None:
         if self.pause is not None:
-            assert self.pause.wait(10)
+            assert self.pause.wait(60)
         self.steps += 1
         self.most = max(self.most, sum(not one.cancelled for one in self.running))
         blocks = 0
@@ -124,7 +124,7 @@ class Caller:
         return [one for part in self.parts for one in part.ids]
 
     def end(self) -> Finish | Fault:
-        assert self.ended.wait(10), "no last message came"
+        assert self.ended.wait(60), "no last message came"
         return self.refusal.fault if self.refusal else self.parts[-1].finish
 
 
@@ -256,7 +256,7 @@ def test_who_comes_in_the_place_of_one_that_was_cancelled_has_room(how: str) -> 
         cancelled, other = submitted(engine, first, call(*[2] * tokens, new=4))
         pause.set()
         if how == "left":
-            assert cancelled.begun.wait(10)
+            assert cancelled.begun.wait(60)
             cancelled.left = True
         assert cancelled.end() is (Fault.INTERNAL if how == "lost" else Finish.CANCELLED)
         assert other.end() is Finish.LENGTH
@@ -326,7 +326,7 @@ def test_an_engine_that_cannot_be_built_again_tells_everybody_and_ends_the_proce
             assert one.end() is Fault.UNAVAILABLE
             # As Triton says of a process that has ended.
             assert "is not healthy: MemoryError: no memory" in str(one.refusal)
-        assert process.over.wait(10)
+        assert process.over.wait(60)
     assert process.ended == ["MemoryError: no memory"]
 
 
@@ -382,7 +382,7 @@ def test_whatever_else_happens_to_the_thread_ends_the_process() -> None:
     with running(Leaving, process, max_running=1) as engine:
         callers = submitted(engine, call(1), call(2))
         assert [one.end() for one in callers] == [Fault.UNAVAILABLE] * 2
-        assert process.over.wait(10)
+        assert process.over.wait(60)
         assert submitted(engine, call(3))[0].end() is Fault.UNAVAILABLE
     assert process.ended == ["SystemExit: 3"]
 
@@ -426,7 +426,7 @@ def test_a_health_check_waits_for_nobody(full: str) -> None:
     most, blocks = (1, 10_000) if full == "max_running" else (6, long.blocks)
     with running(max_running=most, kv_blocks=blocks, max_waiting=2) as engine:
         runs = submitted(engine, long)[0]
-        assert runs.begun.wait(10)
+        assert runs.begun.wait(60)
         waiting = submitted(engine, call(2), call(3))
         checks = submitted(engine, *[call(7, new=8, first=True) for _ in range(2)])
         assert [one.end() for one in checks] == [Finish.LENGTH] * 2

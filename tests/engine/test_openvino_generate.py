@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import shutil
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import transformers
@@ -42,6 +44,9 @@ pytestmark = pytest.mark.slow
 
 LIMITS = Limits(8, 1000, 1000, 8)
 _numbers = itertools.count()
+# What is about a text that still runs is tried again where it had come to its end: it takes a part
+# of a second, for which a machine may stand still.
+TRIES = 10
 
 
 class Built:
@@ -242,12 +247,16 @@ def test_what_is_refused_has_its_reason_and_harms_nobody(
 def test_who_leaves_frees_the_cache(triton_server: TritonServer, built: Built) -> None:
     """Room for one: the second comes in when the first has gone."""
     name = serve(triton_server, built, num_kv_blocks="16")
-    first = Caller(triton_server, name, [1, 2, 3], options(POSITIONS - 3))
-    assert first.first.wait(20)
-    second = Caller(triton_server, name, [2, 2, 3], options(POSITIONS - 3))
-    leaves_at = time.monotonic()
-    first.leave()
-    assert second.end() is Finish.LENGTH
+    for _ in range(TRIES):
+        first = Caller(triton_server, name, [1, 2, 3], options(POSITIONS - 3))
+        assert first.first.wait(60)
+        second = Caller(triton_server, name, [2, 2, 3], options(POSITIONS - 3))
+        leaves_at = time.monotonic()
+        first.leave()
+        assert second.end() is Finish.LENGTH
+        if first.end() is Finish.CANCELLED:
+            break
+    assert first.end() is Finish.CANCELLED
     assert len(first.ids) < POSITIONS - 3
     assert leaves_at < second.began_at
     until(triton_server, name, running=0, waiting=0, cancelled_total=1, cache_use=0)
@@ -263,14 +272,17 @@ def test_a_health_check_waits_for_nobody(
 ) -> None:
     """One sequence has the whole cache, or the only place, and another waits for it."""
     name = serve(triton_server, built, **{full: str({"num_kv_blocks": 16}.get(full, 1))})
-    long = Caller(triton_server, name, [1, 2, 3], options(POSITIONS - 3))
-    assert long.first.wait(20)
-    waits = Caller(triton_server, name, [2, 2, 3], options(POSITIONS - 3))
     [ids] = prompts(10, 40)
-    check = Caller(triton_server, name, ids, options(8, first=True))
-    assert check.end() is long.end() is waits.end() is Finish.LENGTH
+    for _ in range(TRIES):
+        long = Caller(triton_server, name, [1, 2, 3], options(POSITIONS - 3))
+        assert long.first.wait(60)
+        waits = Caller(triton_server, name, [2, 2, 3], options(POSITIONS - 3))
+        check = Caller(triton_server, name, ids, options(8, first=True))
+        assert check.end() is long.end() is waits.end() is Finish.LENGTH
+        if check.ended_at < min(long.ended_at, waits.began_at):
+            break
+    assert check.ended_at < min(long.ended_at, waits.began_at)
     assert check.ids == built.greedy(ids, 8)
-    assert check.ended_at < waits.began_at
     assert long.ids == built.greedy([1, 2, 3], POSITIONS - 3)
     until(triton_server, name, running=0, waiting=0, failed_total=0, cache_use=0)
     triton_server.client().unload_model(name)
@@ -291,9 +303,13 @@ def test_a_farewell_may_come_before_what_it_ends(triton_server: TritonServer, bu
 
 def test_who_vanishes_without_a_word_is_noticed(triton_server: TritonServer, built: Built) -> None:
     name = serve(triton_server, built)
-    gone = Caller(triton_server, name, [1, 2, 3], options(POSITIONS - 3))
-    assert gone.first.wait(20)
-    gone.vanish()
+    for finished in range(TRIES):
+        gone = Caller(triton_server, name, [1, 2, 3], options(POSITIONS - 3))
+        assert gone.first.wait(60)
+        gone.vanish()
+        wait_until(lambda: ended(triton_server, name) > finished, 60)  # noqa: B023
+        if figures(triton_server, name)["cancelled_total"]:
+            break
     until(triton_server, name, running=0, waiting=0, cancelled_total=1, cache_use=0)
     triton_server.client().unload_model(name)
 
@@ -322,16 +338,12 @@ def test_loaded_again_it_writes_on_in_the_same_rows(tmp_path: Path, built: Built
 def test_what_a_killed_process_left_is_on_no_page_of_ours(tmp_path: Path, built: Built) -> None:
     """Triton has its last gauges for good: an alert would take them for a cache that is full."""
     with running_triton(tmp_path / "t") as server:
-        name = serve(server, built, num_kv_blocks="16")
+        name, process = held(server, built)
         page = MetricsPage(f"http://{server.addresses.metrics}/metrics")
         page.show([row("text", model=name, versions_loaded=(1,))], None, triton_ready=True)
-        running = Caller(server, name, [1, 2, 3], options(POSITIONS - 3))
-        assert running.first.wait(20)
-        until(server, name, running=1)
         names = {"running", "waiting", "cache_use"}
         gauge = re.compile(r"^transformer_serving_generation_(running|waiting|cache_use)\{", re.M)
         assert set(gauge.findall(page.text())) == names
-        [process] = [one for one in stubs(server) if name in " ".join(one.cmdline())]
         process.kill()
         with pytest.raises(InferenceServerException, match="is not healthy"):
             Caller(server, name, [1], options(1)).end()
@@ -340,6 +352,31 @@ def test_what_a_killed_process_left_is_on_no_page_of_ours(tmp_path: Path, built:
         page.show([row("text", model=name, versions_loaded=())], None, triton_ready=True)
         assert gauge.findall(page.text()) == []
         assert f'transformer_serving_generation_tokens_total{{model="{name}"' in page.text()
+
+
+def held(server: TritonServer, built: Built) -> tuple[str, psutil.Process]:
+    """A model of which one text runs, by Triton's page too, and its process, which is stopped."""
+    for _ in range(TRIES):
+        # A new one: the page is told once a second at most, and at once of its first text.
+        name = serve(server, built, num_kv_blocks="16")
+        [process] = [one for one in stubs(server) if name in " ".join(one.cmdline())]
+        caller = Caller(server, name, [1, 2, 3], options(POSITIONS - 3))
+        wait_until(
+            lambda: figures(server, name).get("running") or caller.ended_at < math.inf,  # noqa: B023
+            60,
+        )
+        process.suspend()
+        if figures(server, name)["running"]:
+            return name, process
+        process.resume()
+        assert caller.end() is Finish.LENGTH
+        server.client().unload_model(name)
+    raise AssertionError(f"each of {TRIES} texts had ended before it was seen")
+
+
+def ended(server: TritonServer, name: str) -> float:
+    found = figures(server, name)
+    return found.get("finished_total", 0) + found.get("cancelled_total", 0)
 
 
 def unloads(server: TritonServer, name: str) -> int:

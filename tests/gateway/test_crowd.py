@@ -381,7 +381,7 @@ async def test_whatever_cannot_be_turned_away_enters(served: Served) -> None:
     writer.write(b"POST /serve/texts HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\naw")
     await writer.drain()
     # Longer than a body is waited for outside the loop.
-    await asyncio.sleep(0.5)
+    await asyncio.to_thread(wait_until, lambda: served.entered == 3, 60)
     writer.write(b"ay..")
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
     assert await reader.readexactly(8) == b'{"in":6}'

@@ -132,6 +132,7 @@ async def test_a_head_that_is_too_large_is_refused(
     writer.close()
 
 
+@pytest.mark.parametrize("running", [LONG_S], indirect=True, ids=["no-hurry"])
 async def test_bodies_of_any_size_and_kept_connections_go_on(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for size in (0, 10, 3 * MAX_HEAD_BYTES, 10**6, 1):
@@ -140,10 +141,18 @@ async def test_bodies_of_any_size_and_kept_connections_go_on(port: int) -> None:
         assert await reader.readexactly(len(str(size))) == str(size).encode()
         assert head.startswith(b"HTTP/1.1 200")
     writer.write(HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 30_000)
-    await asyncio.sleep(2 * KEEP_ALIVE_S)  # a body has its own limit of time
     writer.write(b"0\r\n\r\n")
     async with asyncio.timeout(60):
         assert (await reader.readuntil(b"30000")).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+async def test_a_body_has_a_limit_of_time_of_its_own(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\na\r\n")
+    await asyncio.sleep(2 * KEEP_ALIVE_S)
+    writer.write(b"0\r\n\r\n")
+    assert await answer_of(reader) == (b"HTTP/1.1 200 OK", b"1")
     writer.close()
 
 
@@ -186,6 +195,7 @@ async def test_a_body_is_only_called_for_where_the_app_reads_it(port: int) -> No
     writer.close()
 
 
+@pytest.mark.parametrize("running", [LONG_S], indirect=True, ids=["no-hurry"])
 async def test_callers_that_leave_before_their_body_hold_nobody_up(port: int) -> None:
     for _ in range(50):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -261,6 +271,7 @@ async def test_the_jdks_own_client(port: int) -> None:
     assert out.decode().split("\n") == ["200 22", "200 100012", "200 22", ""]
 
 
+@pytest.mark.parametrize("running", [LONG_S], indirect=True, ids=["no-hurry"])
 async def test_one_that_takes_no_more_serves_those_that_it_has(running: Running) -> None:
     """Here nobody else has the listener: without it the port is closed."""
     server, port = running

@@ -99,10 +99,12 @@ def test_texts_of_callers_that_left_are_not_computed(
     assert figure(server, "call_texts_sum") - computed == 1 + TEXTS
 
 
-def test_texts_whose_deadline_passed_are_not_computed(server: Server) -> None:
+def test_texts_whose_deadline_passed_are_not_computed(
+    server: Server, text_serving: TextServing
+) -> None:
     computed = figure(server, "call_texts_sum")
     late = {"text": ["tea"] * TEXTS, "timeout_ms": 100}
-    with busy(server, SLOW), server.connect() as connection:
+    with busy(server, SLOW), stopped(text_serving.triton), server.connect() as connection:
         connection.sendall(request(late))
         answer = connection.recv(20)
     assert answer.startswith((b"HTTP/1.1 504", b"HTTP/1.1 503"))

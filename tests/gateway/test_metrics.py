@@ -18,7 +18,7 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.engine.triton_server import wait_until
+from tests.engine.triton_server import stopped, wait_until
 from tests.free_ports import free_port
 from tests.gateway.conftest import Server
 from tests.gateway.figures import PREFIX, Samples, durations, of, read
@@ -195,14 +195,15 @@ def test_what_has_not_happened_yet_is_zero(text_serving: TextServing) -> None:
         server.stop()
 
 
-def test_what_runs_is_in_flight(two_workers: Server) -> None:
+def test_what_runs_is_in_flight(two_workers: Server, text_serving: TextServing) -> None:
     def running() -> float:
         return of(read(page_of(two_workers)), "gateway_requests_in_flight", endpoint="texts")
 
     with ThreadPoolExecutor(3) as pool:
-        body = {"text": "[SLOW]", "timeout_ms": 8000}
-        asked = [pool.submit(two_workers.post, "texts", body) for _ in range(3)]
-        wait_until(lambda: running() > 0, 20)
+        with stopped(text_serving.triton):
+            body = {"text": "tea", "timeout_ms": 60_000}
+            asked = [pool.submit(two_workers.post, "texts", body) for _ in range(3)]
+            wait_until(lambda: running() > 0, 60)
         for one in asked:
             one.result()
     wait_until(lambda: running() == 0, 20)

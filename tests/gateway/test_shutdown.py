@@ -115,13 +115,15 @@ def test_a_signal_in_the_middle_of_a_line_of_the_log_is_heard(
     assert asked == ["later", refuse]
 
 
-def test_what_runs_for_longer_than_the_setting_says_is_cut(session: Session) -> None:
+def test_what_runs_for_longer_than_the_setting_says_is_cut(
+    session: Session, tmp_path: Path
+) -> None:
     server = session.gateway(TRANSFORMER_SERVING_GRACEFUL_SECONDS="1").start()
     try:
         server.wait_for("/health/ready")
         with ThreadPoolExecutor() as pool:
-            slow = pool.submit(server.post, "ours", {"text": "a", "sleep": 25})
-            time.sleep(0.4)
+            slow = pool.submit(server.post, "ours", {"text": "a", "held_in": str(tmp_path)})
+            wait_until(lambda: any(tmp_path.iterdir()), 60)
             server.process.send_signal(signal.SIGTERM)
             with pytest.raises((ConnectionError, http.client.HTTPException)):
                 slow.result()

@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -565,10 +564,13 @@ def test_a_unix_socket_in_the_place_of_one_that_was_left(session: Session, tmp_p
     assert not path.exists()
 
 
-def test_who_still_listens_on_a_socket_is_waited_for(tmp_path: Path) -> None:
+def test_who_still_listens_on_a_socket_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "gateway.sock"
     last = listen_on_socket(path, 8)
-    threading.Timer(0.5, last.close).start()
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: last.close())
+    monkeypatch.setattr("transformer_serving.gateway.server.listener.time", clock)
     with listen_on_socket(path, 8) as listener, socket.socket(socket.AF_UNIX) as asker:
         assert last.fileno() == -1
         asker.connect(str(path))

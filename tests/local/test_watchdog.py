@@ -166,11 +166,11 @@ def test_one_that_cannot_be_started_keeps_no_other_from_it(
 
 def test_one_that_is_stopped_is_ended_at_the_second_look(played: Played) -> None:
     played.process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: state_of(played) == psutil.STATUS_STOPPED, 10)
+    wait_until(lambda: state_of(played) == psutil.STATUS_STOPPED, 60)
     played.look()
     assert played.lives()
     played.look()
-    wait_until(played.ended, 10)
+    wait_until(played.ended, 60)
 
 
 @pytest.mark.slow

@@ -45,6 +45,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         self.left: set[str] = set()
         self.lived = Path(args["model_repository"]) / "lived"
+        self.on = self.lived.with_name("on")
         places = json.loads(args["model_config"]).get("parameters", {}).get("places")
         self.line: SimpleQueue[tuple[Any, ...]] | None = SimpleQueue() if places else None
         for _ in range(int(places["string_value"]) if places else 0):
@@ -103,10 +104,12 @@ class TritonPythonModel:
         return None
 
     def pause(self, sender: Any, mark: int, at: int, identity: str) -> None:
-        """HANG: until it is left."""
+        """HANG: until it is left, or a file `on` is there."""
         if mark == SLOW:
             time.sleep(0.05)
-        while mark == HANG and at == 3 and not self.is_left(sender, identity):
+        while mark == HANG and at == 3 and not self.on.exists():
+            if self.is_left(sender, identity):
+                break
             time.sleep(0.05)
 
     def is_left(self, sender: Any, identity: str) -> bool:

@@ -102,7 +102,7 @@ async def test_what_the_deadline_cuts_is_counted_by_it(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here of a caller who reads nothing."""
-    body = {"text": "slow w30", "timeout_ms": 60_000, "stream": True}
+    body = {"text": "hang w30", "timeout_ms": 60_000, "stream": True}
     response = await asker.ask({**body, "parameters": {"num_return_sequences": 2}})
     response._deadline = 0.0
     monkeypatch.setattr(answer, "_LAST_WORDS_S", 0.05)

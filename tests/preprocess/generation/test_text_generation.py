@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import pytest
+from prometheus_client import REGISTRY
 
 from preprocess.generation import answer
 from preprocess.generation.engines import ENGINES, openvino
@@ -75,8 +76,8 @@ async def test_a_stop_string_ends_it_at_the_engine_too(
     text: Asker, text_triton: TritonServer
 ) -> None:
     before = len(lived(text_triton, "text"))
-    body = {"text": "slow w30 w31", "parameters": {"stop": "1 s", "max_new_tokens": 32}}
-    assert (await text.answer(body))["text"] == "slow w30 w31 slow w30 w3"
+    body = {"text": "hang w30 w31", "parameters": {"stop": "0 w", "max_new_tokens": 32}}
+    assert (await text.answer(body))["text"] == "hang w30 w31 hang w3"
     await until(lambda: len(lived(text_triton, "text")) > before)
     assert lived(text_triton, "text")[-1].startswith("cancelled")
     assert seats.taken == 0
@@ -182,7 +183,8 @@ async def test_the_deadline_of_a_caller_that_does_not_read_is_logged(
 ) -> None:
     monkeypatch.setattr(answer, "_LAST_WORDS_S", 0.0)
     with caplog.at_level(logging.WARNING):
-        response = await text.ask({"text": "slow w30", "stream": True, "timeout_ms": 1000})
+        response = await text.ask({"text": "hang w30", "stream": True, "timeout_ms": 60_000})
+        response._deadline = 0.0
         await served(response, reads=False)
     assert line_of(caplog) == ("text", 504, "deadline", response.headers["x-request-id"])
 
@@ -227,25 +229,33 @@ async def test_a_silence_is_given_up(settings: Any, text: Asker, text_triton: Tr
 
 
 async def test_the_deadline_ends_it(text: Asker, text_triton: TritonServer) -> None:
-    before = len(lived(text_triton, "text"))
-    body = {"text": "hang w30", "timeout_ms": 2000}
-    status, error = await text.refusal(body)
-    assert (status, error["code"]) == (504, "deadline")
-    name, error = (await text.events(body))[-1]
-    assert (name, error["code"]) == ("error", "deadline")
-    await until(lambda: len(lived(text_triton, "text")) == before + 2)
+    for stream in (False, True):
+        before, begun = len(lived(text_triton, "text")), first_tokens()
+        # Again with more time where all of it had passed before the first token.
+        for timeout_ms in (2000, 10_000, 60_000):
+            response = await text.ask(
+                {"text": "hang w30", "timeout_ms": timeout_ms, "stream": stream}
+            )
+            if first_tokens() > begun:
+                break
+        assert response.status_code == (200 if stream else 504)
+        raw = b"".join([chunk async for chunk in response.body_iterator]) if stream else b""
+        last = raw if stream else response.body
+        assert b'"code":"deadline"' in last
+        await until(lambda: len(lived(text_triton, "text")) > before)  # noqa: B023
+        assert lived(text_triton, "text")[-1].startswith("cancelled")
 
 
 async def test_a_caller_that_leaves_frees_the_engine(
     text: Asker, text_triton: TritonServer
 ) -> None:
-    """Before the first token, while nothing is streamed, and in the middle of a stream."""
-    before = len(lived(text_triton, "text"))
+    """While nothing is streamed, and in the middle of a stream."""
+    before, begun = len(lived(text_triton, "text")), first_tokens()
     left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     token = current_caller.set(left)
     try:
         asking = asyncio.ensure_future(text.ask({"text": "hang w30"}))
-        await asyncio.sleep(0.2)
+        await until(lambda: first_tokens() > begun)
         left.set_result(None)
         assert (await asking).status_code == 499
     finally:
@@ -515,6 +525,11 @@ async def test_callers_leave_while_the_model_is_unloaded(
 def is_unloaded(client: Any, name: str) -> bool:
     rows = client.get_model_repository_index().models
     return all(row.state == "UNAVAILABLE" for row in rows if row.name == name)
+
+
+def first_tokens() -> float:
+    name = "transformer_serving_first_token_seconds_count"
+    return REGISTRY.get_sample_value(name, {"endpoint": "text"}) or 0.0
 
 
 async def served(response: Any, leaves_after: int | None = None, *, reads: bool = True) -> None:
