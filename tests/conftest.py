@@ -7,14 +7,17 @@ import contextlib
 import importlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hypothesis
 import pytest
 import uvloop
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+if TYPE_CHECKING:
+    from tests.kept_graphs import KeptGraphs
 
 # A slow machine is no failure: hypothesis would let an example take 200 ms.
 hypothesis.settings.register_profile(
@@ -257,13 +260,34 @@ def tiny_classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(tiny_classifier: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kept_graphs(tmp_path_factory: pytest.TempPathFactory) -> KeptGraphs:
+    """Exports that all processes of the run share."""
+    from tests.kept_graphs import KeptGraphs, shared_folder
+
+    return KeptGraphs(shared_folder(tmp_path_factory))
+
+
+@pytest.fixture
+def graphs_are_kept(kept_graphs: KeptGraphs) -> Iterator[None]:
+    """What the test converts is exported once a run, whichever test is first."""
+    from tests.kept_graphs import conversions_of
+
+    with conversions_of(kept_graphs):
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(
+    tiny_classifier: Path, kept_graphs: KeptGraphs, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The classifier's bundle for ONNX Runtime."""
+    from tests.kept_graphs import conversions_of
     from transformer_serving.desk.convert import ConvertRequest, convert
 
     target = tmp_path_factory.mktemp("bundles") / "tiny"
     request = ConvertRequest(
         str(tiny_classifier), engine="onnxruntime", buckets=(8, 16, 32), batch=(1, 2, 4)
     )
-    convert(request, target, lambda step, detail: None)
+    with conversions_of(kept_graphs):
+        convert(request, target, lambda step, detail: None)
     return target

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.kept_graphs import KeptGraphs, conversions_of
 from tests.tiny_models import save_classifier
 from transformer_serving.desk.builders.calibration import MOST, feeds_of, read_bodies
 from transformer_serving.desk.builders.files import Shapes
@@ -36,7 +37,7 @@ BODIES = [{"text": text} for text in ("the train left early", "good tea", "so go
 
 
 @pytest.fixture(scope="module")
-def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_bundle(kept_graphs: KeptGraphs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of weights less wide than other tests', whose int8 is far from fp32 whoever computes it.
 
     Its logits are 0.85 apart at most, the best two of a text 0.32 at least.
@@ -44,7 +45,8 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("precisions")
     model = save_classifier(folder / "model", seed=5, initializer_range=0.15)
     request = ConvertRequest(str(model), engine="onnxruntime", buckets=(8, 16, 32), batch=(1, 2, 4))
-    convert(request, folder / "bundle", lambda step, detail: None)
+    with conversions_of(kept_graphs):
+        convert(request, folder / "bundle", lambda step, detail: None)
     return folder / "bundle"
 
 

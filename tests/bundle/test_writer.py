@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.kept_graphs import KeptGraphs, conversions_of
 from tests.tiny_models import save_classifier
 from transformer_serving.contract.endpoint import Recorded, read_endpoint
 from transformer_serving.contract.errors import ContractError
@@ -54,9 +55,10 @@ def bundle(tmp_path: Path, built: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(model: Path, kept_graphs: KeptGraphs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("built") / "bundle"
-    convert_quietly(ConvertRequest(str(model), precision="fp32"), target)
+    with conversions_of(kept_graphs):
+        convert_quietly(ConvertRequest(str(model), precision="fp32"), target)
     return target
 
 
@@ -137,6 +139,7 @@ def test_the_same_inputs_give_the_same_bytes(built: Path, model: Path, tmp_path:
             assert path.read_bytes() == (again / path.relative_to(built)).read_bytes(), path.name
 
 
+@pytest.mark.usefixtures("graphs_are_kept")
 def test_onnxruntime_bundle_replaces_the_one_that_is_there(bundle: Path, model: Path) -> None:
     before = open_bundle(bundle)
     steps: list[str] = []
@@ -303,6 +306,7 @@ def test_beside_a_bundle_that_nobody_may_write_to_an_upload_is_put_elsewhere(
         assert (folder / "manifest.json").is_file()
 
 
+@pytest.mark.usefixtures("graphs_are_kept")
 def test_a_refused_conversion_leaves_nothing(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

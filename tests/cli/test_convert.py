@@ -25,6 +25,8 @@ from transformer_serving.desk.parity.check import TOLERANCES, Tolerance
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.engine.model_config import from_text
 
+pytestmark = pytest.mark.usefixtures("graphs_are_kept")
+
 
 def test_sizes_and_the_table_of_every_engine_asked_for(
     tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -11,10 +12,13 @@ from click.testing import CliRunner
 from tests.language_models import POSITIONS, save_language_model
 from transformer_serving.contract.engine_parameters import OPENVINO, parameters_of
 from transformer_serving.contract.heads import GENERATION
+from transformer_serving.desk import language_model
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.export.language_model import export_language_model
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.language_model import open_language_model
 from transformer_serving.engine.backends.generation.settings import read_generation_settings
 from transformer_serving.engine.backends.model_settings import ModelSettings
 from transformer_serving.engine.model_config import from_text
@@ -37,10 +41,25 @@ def quiet(step: str, detail: str) -> None:
     """No progress."""
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A model, and its graph."""
+    model = save_language_model("gpt2", tmp_path_factory.mktemp("gpt2"))
+    return model, export_language_model(open_language_model(str(model)))
+
+
+@pytest.fixture
+def model(exported: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One whose conversions take a copy of its graph: their parameters alone differ."""
+    folder, graph = exported
+    monkeypatch.setattr(language_model, "export_language_model", lambda _: graph.clone())
+    return folder
+
+
 @pytest.mark.slow
-def test_every_option_is_a_parameter_of_the_bundle(tmp_path: Path) -> None:
+def test_every_option_is_a_parameter_of_the_bundle(model: Path, tmp_path: Path) -> None:
     assert set(GIVEN) == set(ROWS)
-    model, target = save_language_model("gpt2", tmp_path / "model"), tmp_path / "bundle"
+    target = tmp_path / "bundle"
     options = [part for name, row in ROWS.items() for part in (row.flag, GIVEN[name])]
     command = ["convert", str(model), "--output", str(target), "--task", GENERATION]
     done = CliRunner().invoke(main, [*command, "--precision", "bf16", "--json", *options])
@@ -95,9 +114,9 @@ def test_what_the_model_cannot_have_is_refused_before_it_is_exported(
     ],
 )
 def test_parameters_with_which_the_engine_is_not_right_are_refused(
-    options: tuple[str, str], said: str, tmp_path: Path
+    options: tuple[str, str], said: str, model: Path, tmp_path: Path
 ) -> None:
-    model, target = save_language_model("gpt2", tmp_path / "model"), tmp_path / "bundle"
+    target = tmp_path / "bundle"
     command = ["convert", str(model), "--output", str(target), "--task", GENERATION]
     done = CliRunner().invoke(main, [*command, "--precision", "fp32", *options])
     assert done.exit_code == 2, done.output

@@ -19,6 +19,7 @@ import pytest
 
 from tests.doctor.conftest import answering
 from tests.stack.small_bundles import Parts, write_small
+from tests.without_frameworks import path_without_frameworks
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.rollout import (
     ABORT,
@@ -120,7 +121,11 @@ def test_what_a_killed_add_left_is_healed_by_the_bundle_before(
     service = str(target.cli.serving_id)
     killed = subprocess.run(
         [sys.executable, "-c", KILLED.format(where=where), "--id", service, *add],
-        env={**os.environ, **target.cli.environment}, capture_output=True, check=False,
+        env={
+            **os.environ, **target.cli.environment,
+            "PYTHONPATH": path_without_frameworks(tmp_path),
+        },
+        capture_output=True, check=False,
     )  # fmt: skip
     assert killed.returncode == 137, killed.stderr
     monkeypatch.setattr(endpoint, "upload", lambda target, bundle, *_: registered(target, bundle))

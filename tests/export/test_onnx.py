@@ -15,6 +15,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from tests.kept_graphs import KeptGraphs
 from tests.tiny_models import (
     save_classifier,
     save_encoder,
@@ -52,9 +53,11 @@ def parity_of(source: ModelSource, graph: ExportedGraph, files: EngineFiles) -> 
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSource, ExportedGraph]:
-    model = save_classifier(tmp_path_factory.mktemp("classifier"))
-    return exported(model, tmp_path_factory.mktemp("graph"))
+def classifier(
+    kept_graphs: KeptGraphs, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[ModelSource, ExportedGraph]:
+    source = open_source(str(save_classifier(tmp_path_factory.mktemp("classifier"))))
+    return source, kept_graphs.graph(source, tmp_path_factory.mktemp("graph"))
 
 
 def test_classifier_agrees_with_the_pipeline_alone_and_in_padded_batches(
