@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -28,16 +29,17 @@ def folder_of(package: str) -> Path:
     return ROOT / package if package == "preprocess" else ROOT / OURS / package
 
 
-def modules_of(path: Path) -> set[str]:
+@functools.cache
+def modules_of(path: Path) -> frozenset[str]:
     """The modules that a file names in its imports; for `from a import b` a.b, be it one or not."""
-    names = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}:{node.lineno} imports relatively"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def packages_of(path: Path) -> set[str]:
