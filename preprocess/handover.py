@@ -122,6 +122,12 @@ def _code(outcome: Any) -> str | None:
     return code
 
 
+def _is_refusal(outcome: Any) -> bool:
+    """Whether the caller is told that the request is at fault, and not to come again."""
+    kind: Any = getattr(outcome, "kind", None)
+    return 400 <= getattr(kind, "status", 0) < 500 and kind.retry_after_s is None
+
+
 class Successor:
     """What the generated preprocess.py is for the host: this bundle, behind its handover."""
 
@@ -196,7 +202,7 @@ class Successor:
         self.handover.look()
         outcome = await lent.server.process(request, lent.state, collect)
         # What one of another task does not take is no fault of a body that is for this one.
-        if _code(request) is not None and self._is_of_another_task(lent.server):
+        if _is_refusal(outcome) and self._is_of_another_task(lent.server):
             return await self._own_outcome(lent, state, collect)
         if _code(outcome) == "unavailable" and await self.handover.probe():
             del state[_LENT]
@@ -224,7 +230,8 @@ class Successor:
         # What was refused before anybody was asked has no body here.
         is_gone = _BODY in state and _code(outcome) == "unavailable"
         heir = self.handover.heir() if is_gone else None
-        if heir is None:
+        # One of another task reads other bodies: who comes again is told so, and by it alone.
+        if heir is None or self._is_of_another_task(heir):
             return outcome
         # From its beginning, also a list of which some are done: no answer is of two bundles.
         request = self._lend(heir, state[_BODY], state, collect)

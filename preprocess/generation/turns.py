@@ -2,7 +2,8 @@
 
 An engine takes what it is asked in the order of its coming, so whoever came beside a list that
 stood there as a whole would wait for all of it. So no more wait for their first token than half as
-many as have it and run, and before the first end, when an idle engine is filled, than as many.
+many as have it and run, and before the first end, when an idle engine is filled, than as many; or,
+where answers are short, as many as have it about as soon as one alone has.
 
 Tested by tests/preprocess/generation/test_turns.py and
 tests/preprocess/generation/test_text_generation.py.
@@ -11,11 +12,13 @@ tests/preprocess/generation/test_text_generation.py.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence as Rows
 from itertools import chain
 from typing import Any
 
 from preprocess.generation.events import close_all
+from preprocess.generation.opening_window import OpeningWindow
 from preprocess.generation.sequence import Sequence, cut_by
 from preprocess.triton.errors import FullError
 from transformer_serving.contract.panics import ENDS
@@ -41,11 +44,13 @@ class Turns:
         running: Rows[Sequence],
         later: Iterable[Later] = (),
         share: Callable[[int], int] = _all,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._made = dict(enumerate(running))
         self._later: Iterator[tuple[int, Later]] = enumerate(later, len(running))
         self._some_left = True
         self._share = share
+        self._window = OpeningWindow(clock)
         self._opening, self._running, self._ended = 0, len(running), 0
         # How many had ended when the engine last had no room for another.
         self._full_at = -1
@@ -95,7 +100,7 @@ class Turns:
                 self._some_left = False
                 return None
             at, opened = later
-            ended = self._ended
+            ended, asked_at = self._ended, self._window.clock()
             self._opening += 1
             try:
                 self._made[at] = sequence = await opened()
@@ -107,6 +112,7 @@ class Turns:
                 self._full_at, self._later = ended, chain([later], self._later)
                 self._some_left = True
                 continue
+            self._window.came(asked_at)
             self._opening -= 1
             self._running += 1
             return sequence
@@ -122,7 +128,7 @@ class Turns:
             return 0
         # Where the engine has all places taken, one that waits begins when another has ended.
         part = self._running // 2 if self._ended else self._running
-        may_wait = max(FIRST - self._ended - self._running, part, 1)
+        may_wait = max(FIRST - self._ended - self._running, part, self._window.size)
         return min(may_wait - self._opening, self._share(mine) - mine)
 
     def _widen(self) -> None:

@@ -283,6 +283,17 @@ async def test_a_body_that_one_of_another_task_refuses_is_asked_again_later(
     assert (served.status_code, served.headers["x-bundle-version"]) == (200, "2")
 
 
+async def test_a_text_that_one_of_another_task_cannot_encode_is_asked_again_later(
+    successor: Successor,
+) -> None:
+    older, engine = Older(ServingError("impossible", "a text has no [MASK]")), Engine()
+    older.endpoint.task = "fill-mask"
+    before(successor, older, engine)
+    refused = await answer(successor)
+    assert (refused.status_code, refused.headers["x-bundle-version"]) == (503, "2")
+    assert "retry-after" in refused.headers
+
+
 def drops_ours_for(successor: Successor, heir: Older) -> None:
     """The engine has the heir's version alone, from the moment in which ours is asked."""
 
@@ -303,6 +314,16 @@ async def test_where_the_engine_dropped_ours_who_took_over_answers_from_the_star
     served = await answer(successor)
     assert (served.status_code, served.headers["x-bundle-version"]) == (200, "1")
     assert heir.asked == ["preprocess", "process", "postprocess"]
+
+
+async def test_who_took_over_with_another_task_is_not_asked(successor: Successor) -> None:
+    heir = Older()
+    heir.endpoint.task = "fill-mask"
+    drops_ours_for(successor, heir)
+    served = await answer(successor)
+    assert (served.status_code, served.headers["x-bundle-version"]) == (503, "2")
+    assert "retry-after" in served.headers
+    assert heir.asked == []
 
 
 async def test_where_nobody_took_over_the_error_is_ours(successor: Successor) -> None:

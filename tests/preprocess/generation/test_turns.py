@@ -19,12 +19,14 @@ from transformer_serving.contract.errors import ServingError
 class Room:
     """As many seats as there are; a sequence that ends gives its own back. The engine has so many
     `places`; where it is `gated`, each waits there until it is told that it has its first token.
+    `now` is what its clock shows.
     """
 
     def __init__(self, seats: int, places: int = 1000, *, gated: bool = False) -> None:
         self.free, self.places, self.gated = seats, places, gated
         self.running: list[Played] = []
         self.refused = self.ended = 0
+        self.now = 1.0
 
     @property
     def waiting(self) -> list[Played]:
@@ -37,10 +39,23 @@ class Room:
     def share(self, mine: int) -> int:
         return max(1, mine + self.free)
 
+    def check(self) -> None:
+        """Called with each one that waits more."""
+
     def opened(self, number: int) -> Played:
         assert self.free > 0, "another one has the seat"
         self.free -= 1
         return Played(self, number)
+
+
+class SlowRoom(Room):
+    """One in which all wait for long."""
+
+    def check(self) -> None:
+        begun = len(self.begun)
+        assert len(self.waiting) <= max(
+            FIRST - self.ended - begun, begun // 2 if self.ended else begun, 1
+        )
 
 
 class Played:
@@ -76,10 +91,7 @@ async def open_one(room: Room, number: int, made: Callable[[], object]) -> Seque
             room.refused += 1
             raise FullError("played")
         if room.gated:
-            begun = len(room.begun)
-            assert len(room.waiting) <= max(
-                FIRST - room.ended - begun, begun // 2 if room.ended else begun, 1
-            )
+            room.check()
             await one.first
         else:
             one.first.set_result(None)
@@ -97,7 +109,8 @@ def turns(
     for one in begun:
         one.first.set_result(None)
     later = [partial(open_one, room, at, made) for at in range(len(begun), count)]
-    return Turns([cast("Sequence", one) for one in begun], later, room.share)
+    running_now = [cast("Sequence", one) for one in begun]
+    return Turns(running_now, later, room.share, clock=lambda: room.now)
 
 
 async def passing() -> None:
@@ -185,10 +198,11 @@ def test_no_more_wait_than_half_of_those_that_run(
     seats: int, places: int, count: int, picks: list[int], leaves: bool
 ) -> None:
     """But for the first few, whichever has its first token or its end next, and however much room
-    the engine has. Wherever the caller leaves, nothing is held."""
+    the engine has, where all but the first token are late. Wherever the caller leaves, nothing is
+    held."""
 
     async def run() -> None:
-        room = Room(seats, places, gated=True)
+        room = SlowRoom(seats, places, gated=True)
         asked = turns(room, count, running=1)
         reading = asyncio.ensure_future(asked.read())
         at = 0
@@ -196,6 +210,8 @@ def test_no_more_wait_than_half_of_those_that_run(
             await passing()
             if reading.done():
                 break
+            # Whoever waited over one more of these waited longer than all before.
+            room.now *= 4
             # Something runs or waits, always.
             one = room.running[picks[at % len(picks)] % len(room.running)]
             (one.end if one.first.done() else one.first).set_result(None)
@@ -226,6 +242,33 @@ async def test_an_engine_is_filled_by_as_many_as_run_already() -> None:
     reading.cancel()
     await asyncio.wait({reading})
     assert (room.free, room.running) == (99, [])
+
+
+async def steps_of(count: int, tokens: int, places: int) -> int:
+    """Of an engine whose step gives each of its `places` a token, until a list of answers of so
+    many tokens is done."""
+    room = Room(seats=count, gated=True)
+    reading = asyncio.ensure_future(turns(room, count, running=1).read())
+    left: dict[Played, int] = {}
+    steps = 0
+    while not reading.done():
+        room.now, steps = room.now + 1, steps + 1
+        for one in room.running[:places]:
+            left[one] = left.get(one, tokens) - 1
+            if not one.first.done():
+                one.first.set_result(None)
+            if left[one] <= 0:
+                one.end.set_result(None)
+        await passing()
+    await reading
+    return steps
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 4, 16])
+async def test_short_answers_fill_an_engine_too(tokens: int) -> None:
+    """Few of them run at any time: each ends soon after its first token."""
+    assert await steps_of(256, tokens, places=64) < 2 * 256 // 64 * (tokens + 1) + 10
+    assert await steps_of(64, tokens, places=4) < 2 * 64 // 4 * (tokens + 1) + 10
 
 
 async def test_what_the_engine_has_no_room_for_waits_for_one_of_its_own_to_end() -> None:
