@@ -7,6 +7,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -15,6 +16,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.engine.triton_server import TritonServer, wait_until
+from transformer_serving.engine.controller.triton import backend_processes
 from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 from transformer_serving.engine.controller.triton.dead_models import DeadModels
 from transformer_serving.engine.controller.triton.streams import Streams
@@ -123,3 +125,20 @@ def fails(client: triton.InferenceServerClient) -> bool:
     except InferenceServerException as error:
         return "is not healthy" in str(error)
     return False
+
+
+def test_processes_that_are_not_ours_to_ask_are_out_of_sight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them less would be one that died."""
+    seen = iter([None, psutil.AccessDenied()])
+
+    def version_of(stub: psutil.Process, repository: Path) -> tuple[str, str]:
+        if (fault := next(seen)) is not None:
+            raise fault
+        return "m", "1"
+
+    processes = BackendProcesses(tmp_path)
+    monkeypatch.setattr(processes, "_stubs", lambda: iter([psutil.Process()] * 2))
+    monkeypatch.setattr(backend_processes, "version_of", version_of)
+    assert processes.look() == ({}, frozenset())

@@ -527,6 +527,13 @@ def test_a_record_that_cannot_be_read_costs_no_other_and_keeps_its_files(
     service_on(machine.disk).recover()
     repository = Repository(machine.disk / "models")
     assert repository.has_files("m", record.current.token)
+    # Nor with a try to take it anew that fails.
+    machine.state = state
+    machine.triton.accepts = lambda version: False
+    with pytest.raises(EngineError):
+        machine.prepare(write_onnx(tmp_path / "b"), "")
+    assert repository.models() == {"m"}
+    assert [path.name for path in repository.store("m").iterdir()] == [record.current.token]
     state.commit("m", record)
     assert StateFile(path).records() == {"m": record}
     assert not StateFile(path).may_name("m")

@@ -36,6 +36,7 @@ from transformer_serving.contract.rollout import (
     states_text,
 )
 from transformer_serving.engine.controller.rollouts.taking import Rollouts
+from transformer_serving.engine.controller.rollouts.workers import Workers
 from transformer_serving.engine.controller.status import UNPROVEN, EndpointStatus
 from transformer_serving.engine.errors import EngineError
 
@@ -613,6 +614,35 @@ def holding_well(service: Service, clock: Clock, wall: Clock | None = None) -> R
         rollouts.take(READY)
     assert service.state.well
     return rollouts
+
+
+def test_a_look_that_hangs_is_no_time_without_the_candidates_engine(clock: Clock) -> None:
+    """What is known of Triton is of before it."""
+    service = Service(PLAN)
+    rollouts = Rollouts(service, now=lambda: clock.now)
+    rollouts.take(READY)
+    service.sync("one", "two")
+    for hangs_s in (2, 2, 600):
+        clock.now += hangs_s
+        rollouts.take(ready("texts"))
+    assert service.state.phase == HOLDING
+    for _ in range(8):
+        clock.now += 2
+        rollouts.take(ready("texts"))
+    assert service.state.phase == RETURNING
+
+
+def test_a_clock_of_answered_seconds_never_falls(clock: Clock) -> None:
+    """Where looks begin and do not come to their end."""
+    workers = Workers(Service(PLAN))
+    workers.listen()
+    workers.looked()
+    seen = []
+    for _ in range(10):
+        clock.now += 2
+        workers.listen()
+        seen.append(workers.clock)
+    assert seen == sorted(seen)
 
 
 def test_where_the_clock_is_set_back_a_step_takes_its_hold_once_more(clock: Clock) -> None:

@@ -100,7 +100,7 @@ class Deployment:
                 begins()
             finally:
                 record = alone.enter_context(self.alone(served.model))
-                undo.callback(self._put_back, served.model, record)
+                undo.callback(self._put_back, served.model, record, new.token)
                 # From here on a record holds the files, or nobody does.
                 undo.callback(self.repository.release, new.token)
             if record is not None and self._serves_already(record, new):
@@ -293,9 +293,9 @@ class Deployment:
         self.commit(served.model, record)
         self._clean(record)
 
-    def _put_back(self, model: str, record: ModelRecord | None) -> None:
+    def _put_back(self, model: str, record: ModelRecord | None, token: str) -> None:
         if record is None:
-            self.repository.remove(model)
+            self.repository.take_back(model, token)
         else:
             self.restore(record)
 

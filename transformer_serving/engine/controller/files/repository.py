@@ -11,6 +11,7 @@ do they know the machine's cores: thread_count.py.
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import os
 import shutil
@@ -136,6 +137,22 @@ class Repository:
 
     def remove(self, model: str) -> None:
         """Delete the model's folder and files, as far as they can be deleted."""
+        self._withdraw(model)
+        store = self._store / model
+        if store.is_symlink():
+            store.unlink()
+        shutil.rmtree(store, ignore_errors=True)
+
+    def take_back(self, model: str, token: str) -> None:
+        """Delete the model's folder and one copy of its files: a record that cannot be read may
+        name the others."""
+        self._withdraw(model)
+        for name in (token, f"{token}{_FILLED}"):
+            shutil.rmtree(self.files(model, name), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.store(model).rmdir()
+
+    def _withdraw(self, model: str) -> None:
         folder = self.root / model
         if folder.is_dir():
             for entry in folder.iterdir():
@@ -144,10 +161,6 @@ class Repository:
             # A user's own file in there stays, and the folder with it.
             if not any(folder.iterdir()):
                 folder.rmdir()
-        store = self._store / model
-        if store.is_symlink():
-            store.unlink()
-        shutil.rmtree(store, ignore_errors=True)
 
     def clear_aside(self) -> None:
         """Delete what a crash left of files that were about to take another's place."""

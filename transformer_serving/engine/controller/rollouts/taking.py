@@ -180,7 +180,9 @@ class Rollouts:
         if ready:
             self._lost.pop(plan.id, None)
             return 0.0
-        return time.monotonic() - self._lost.setdefault(plan.id, time.monotonic())
+        # What is known of Triton is of before the look, which may have hung.
+        clock = self._workers.clock
+        return clock - self._lost.setdefault(plan.id, clock)
 
     def _tell(
         self, plans: Sequence[Plan], before: Mapping[str, State], after: Mapping[str, State]

@@ -72,7 +72,8 @@ class Workers:
         since_s = self._listened - self._looked[0]
         if since_s > _LATE_S:
             self.missed_s = since_s - _COUNTS_S
-        self.clock = self._looked[1] + since_s - self.missed_s
+        # A look that did not come to its end may have told of more seconds.
+        self.clock = max(self.clock, self._looked[1] + since_s - self.missed_s)
         # Not at each late look: where most are, all are never heard between two of them.
         patience_s = gone_s(max((told.every_s for told in self._told.values()), default=0.0))
         if self.missed_s and self.clock - self._asked_anew >= patience_s:

@@ -30,6 +30,13 @@ class BackendProcesses:
 
     def look(self) -> tuple[dict[int, tuple[str, str]], frozenset[int]]:
         """Model and version of each living one by its pid, and the pids of the dead."""
+        try:
+            return self._seen()
+        except psutil.AccessDenied:
+            # One that is not ours to ask would count for one that died.
+            return {}, frozenset()
+
+    def _seen(self) -> tuple[dict[int, tuple[str, str]], frozenset[int]]:
         living: dict[int, tuple[str, str]] = {}
         dead: set[int] = set()
         for process in self._stubs():
