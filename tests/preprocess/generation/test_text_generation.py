@@ -16,6 +16,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from preprocess.generation import answer
+from preprocess.generation.engine import TextEngine
 from preprocess.generation.engines import ENGINES, openvino
 from preprocess.generation.prompt import Prompt
 from preprocess.generation.seats import seats
@@ -403,16 +404,24 @@ async def test_a_list_that_runs_across_an_update_is_answered_by_the_new_bundle(
 
 
 async def test_a_caller_that_leaves_ends_its_turns(
-    settings: Any, text: Asker, text_triton: TritonServer
+    settings: Any, text: Asker, text_triton: TritonServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings(MAX_STREAMS="1")
     small = Asker("text", fields())
-    before = len(lived(text_triton, "text"))
+    before, begun = len(lived(text_triton, "text")), asyncio.Event()
+    next_one = TextEngine._next
+
+    async def told(*asked: Any) -> Any:
+        sequence = await next_one(*asked)
+        begun.set()
+        return sequence
+
+    monkeypatch.setattr(TextEngine, "_next", told)
     left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     token = current_caller.set(left)
     try:
         asking = asyncio.ensure_future(small.ask({"text": ["w20", "hang w30", "w21"]}))
-        await until(lambda: len(lived(text_triton, "text")) == before + 1)
+        await asyncio.wait_for(begun.wait(), 60)
         left.set_result(None)
         assert (await asking).status_code == 499
     finally:
