@@ -63,6 +63,12 @@ class Looks:
         situation = Situation({"m": "f"}, {"m": UPDATED}, {}, loaded, 9e9, unknown=unknown)
         return plan(situation).get("m")
 
+    def retires_after(self, seconds: int) -> None:
+        self.turn(seconds - 1)
+        assert self.action is None
+        self.turn(1)
+        assert self.action == Retire()
+
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
@@ -76,10 +82,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
 def test_where_clearml_answers_the_grace_ends_after_the_notice(looks: Looks) -> None:
     looks.turn(100)
     assert looks.action is None
-    looks.turn(29)
-    assert looks.action is None
-    looks.turn(1)
-    assert looks.action == Retire()
+    looks.retires_after(30)
 
 
 def test_in_an_outage_no_worker_hears_of_an_update_and_after_it_each_can(looks: Looks) -> None:
@@ -90,10 +93,7 @@ def test_in_an_outage_no_worker_hears_of_an_update_and_after_it_each_can(looks: 
     looks.turn(1000)
     assert looks.action is None
     looks.plane.error = None
-    looks.turn(28)
-    assert looks.action is None
-    looks.turn(1)
-    assert looks.action == Retire()
+    looks.retires_after(29)
 
 
 def test_a_call_that_hangs_is_an_outage(looks: Looks) -> None:
@@ -104,10 +104,7 @@ def test_a_call_that_hangs_is_an_outage(looks: Looks) -> None:
     assert looks.action is None
     hung, looks.pool.hangs = looks.pool.hangs[0], None
     hung.set_result([])
-    looks.turn(28)
-    assert looks.action is None
-    looks.turn(1)
-    assert looks.action == Retire()
+    looks.retires_after(29)
 
 
 def test_before_the_next_answer_nobody_knows_of_an_outage(looks: Looks) -> None:

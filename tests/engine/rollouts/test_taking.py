@@ -371,17 +371,23 @@ def test_a_worker_that_looks_once_a_minute_is_waited_for(clock: Clock) -> None:
     assert service.state.is_over
 
 
-@pytest.mark.parametrize(("every_s", "seconds"), [(0.0, 30), (60.0, 150)])
-def test_one_that_is_gone_holds_nothing_up_for_ever(
-    clock: Clock, every_s: float, seconds: int
-) -> None:
-    service = Service(PLAN)
+def left_by_its_worker(service: Service, clock: Clock, every_s: float) -> Rollouts:
+    """One that is aborted, whose only worker has told of it once and is gone."""
     rollouts = Rollouts(service, now=lambda: clock.now)
     rollouts.take(READY)
     service.sync("gone")
     service.workers["gone"].every_s = every_s
     service.wish(ABORT)
     rollouts.take(READY)
+    return rollouts
+
+
+@pytest.mark.parametrize(("every_s", "seconds"), [(0.0, 30), (60.0, 150)])
+def test_one_that_is_gone_holds_nothing_up_for_ever(
+    clock: Clock, every_s: float, seconds: int
+) -> None:
+    service = Service(PLAN)
+    rollouts = left_by_its_worker(service, clock, every_s)
     began = clock.now
     while not service.state.is_over:
         clock.now += 2
@@ -395,12 +401,7 @@ def test_looks_that_are_late_now_and_then_let_none_that_is_gone_live_on(
     clock: Clock, every_s: float
 ) -> None:
     service = Service(PLAN)
-    rollouts = Rollouts(service, now=lambda: clock.now)
-    rollouts.take(READY)
-    service.sync("gone")
-    service.workers["gone"].every_s = every_s
-    service.wish(ABORT)
-    rollouts.take(READY)
+    rollouts = left_by_its_worker(service, clock, every_s)
     gone_s = max(30.0, 2.5 * every_s)
     began, late = clock.now, clock.now + 0.8 * gone_s
     while not service.state.is_over:

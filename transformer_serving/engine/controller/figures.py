@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from transformer_serving.contract.naming import SERVED, name_fault
 from transformer_serving.engine.controller.control_plane.served import ControlPlane
 from transformer_serving.engine.controller.triton.connections import read_page
+from transformer_serving.engine.controller.triton.metric_rows import labels_of, version_of
 
 _log = logging.getLogger(__name__)
 _EVERY_S = 60.0
 _TIMEOUT_S = 5.0
 _LINE = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\}\s+(?P<value>[-+0-9.eE]+)$")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def read_figures(text: str) -> Iterator[Figure]:
     """
     for line in text.splitlines():
         found = _LINE.match(line.strip())
-        labels = dict(_LABEL.findall(found["labels"])) if found else {}
+        labels = labels_of(found["labels"]) if found else {}
         if found and "version" in labels and name_fault(labels.get("model", ""), SERVED) is None:
             yield Figure(found["name"], labels["model"], labels["version"], float(found["value"]))
 
@@ -53,8 +53,7 @@ def _of_loaded(text: str, loaded: Container[tuple[str, str]]) -> str:
     return "".join(
         line
         for line in text.splitlines(keepends=True)
-        if not (labels := dict(_LABEL.findall(line))).get("version")
-        or (labels.get("model", ""), labels["version"]) in loaded
+        if not (of := version_of(line))[1] or of in loaded
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from transformer_serving.engine.controller.status import PROOF_STATES, EndpointStatus
 from transformer_serving.engine.controller.triton.connections import read_page
+from transformer_serving.engine.controller.triton.metric_rows import version_of
 
 _TRITON_S = 3.0
 _PREFIX = "transformer_serving_engine"
@@ -22,7 +23,6 @@ _PREFIX = "transformer_serving_engine"
 # engine/backends/generation).
 _GENERATION = "transformer_serving_generation_"
 _GAUGE = re.compile(rf"^# TYPE ({_GENERATION}\w+) gauge$", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
@@ -91,13 +91,8 @@ def _without_dead(page: str, loaded: Container[tuple[str, str]]) -> str:
     return "".join(
         line
         for line in page.splitlines(keepends=True)
-        if not line.startswith(gauges) or _version(line) in loaded
+        if not line.startswith(gauges) or version_of(line) in loaded
     )
-
-
-def _version(line: str) -> tuple[str, str]:
-    labels = dict(_LABEL.findall(line))
-    return labels.get("model", ""), labels.get("version", "")
 
 
 def _of_endpoints(rows: Sequence[EndpointStatus]) -> Iterator[Family]:
