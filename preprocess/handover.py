@@ -125,7 +125,7 @@ def _code(outcome: Any) -> str | None:
 def _is_refusal(outcome: Any) -> bool:
     """Whether the caller is told that the request is at fault, and not to come again."""
     kind: Any = getattr(outcome, "kind", None)
-    return 400 <= getattr(kind, "status", 0) < 500 and kind.retry_after_s is None
+    return 400 <= getattr(kind, "status", 0) < 500 and getattr(kind, "retry_after_s", None) is None
 
 
 class Successor:

@@ -6,7 +6,7 @@ tests/preprocess/answers/test_long_answers.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,12 +38,8 @@ class Window:
 
     def words(self) -> dict[int, tuple[int, int]]:
         """First and last character of each of the context's words that is in the window."""
-        found: dict[int, tuple[int, int]] = {}
         columns = zip(self.in_context(), self.encoding.word_ids, self.encoding.offsets, strict=True)
-        for inside, word, (start, end) in columns:
-            if inside and word is not None:
-                found[word] = (found.get(word, (start, end))[0], end)
-        return found
+        return _places((word, place) for inside, word, place in columns if inside)
 
 
 class LongestAnswers:
@@ -116,12 +112,18 @@ class LongestAnswers:
         return longest * tokens - longest * (longest - 1) // 2 < self._spans
 
 
+def _places(tokens: Iterable[tuple[int | None, tuple[int, int]]]) -> dict[int, tuple[int, int]]:
+    """First and last character of each word, from the tokens' words and places."""
+    found: dict[int, tuple[int, int]] = {}
+    for word, (start, end) in tokens:
+        if word is not None:
+            found[word] = (found.get(word, (start, end))[0], end)
+    return found
+
+
 def _longest_run(context: tokenizers.Encoding, tokens: int) -> int:
     """Characters of the context's longest run of so many tokens, widened to whole words."""
-    words: dict[int, tuple[int, int]] = {}
-    for word, (start, end) in zip(context.word_ids, context.offsets, strict=True):
-        if word is not None:
-            words[word] = (words.get(word, (start, end))[0], end)
+    words = _places(zip(context.word_ids, context.offsets, strict=True))
     places = [
         offsets if word is None else words[word]
         for word, offsets in zip(context.word_ids, context.offsets, strict=True)
