@@ -154,7 +154,8 @@ def _says(state: Path, *words: str) -> bool:
 
     done = subprocess.run(
         [CLI, *words, "--state", str(state)], cwd=ROOT, capture_output=True, text=True,
-        check=False, timeout=_PATIENCE_S * 4,
+        # Without the COLUMNS that readline, which pytest loads, puts where children inherit it.
+        check=False, timeout=_PATIENCE_S * 4, env=dict(os.environ),
     )  # fmt: skip
     said = " ".join((done.stdout + done.stderr).split())
     return done.returncode != 0 and "is damaged" in said and "lost" in said

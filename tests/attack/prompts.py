@@ -22,6 +22,7 @@ from tests.language_models import POSITIONS, save_language_model
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.desk.bundle.signing import sign_bundle
 from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.export.endpoint_json import LIMITS
 
 NAME = "writer"
 _OK, _BAD, _LARGE = {200}, {400, 422}, {413}
@@ -66,7 +67,8 @@ def _prompts() -> list[Body]:
         Body("prompt: half of a pair", b'{"text": "\\ud800"}', _BAD),
         Body("prompt: one token too many", {"text": f"{_WORD} " * POSITIONS}, _LARGE),
         Body("prompt: a megabyte", {"text": _WORD * 150_000}, _LARGE),
-        Body("prompt: 1,000 of them", {"text": ["a"] * 1000}, _LARGE),
+        Body("prompt: 1,000 of them", {"text": ["a"] * 1000}, {200, 503, 504}),
+        Body("prompt: one more than texts", {"text": ["a"] * (LIMITS.max_texts + 1)}, _LARGE),
         Body("prompt: two, streamed", {"text": ["a", "b"], "stream": True}, _BAD),
         Body("prompt: in two fields", {"text": _WORD, "inputs": _WORD}, _BAD),
     ]

@@ -111,7 +111,9 @@ def running(stack: Stack) -> subprocess.Popen[str]:
     return process
 
 
-def test_ctrl_c_leaves_nothing_running_and_a_kill_is_cleaned_up_after(served: Stack) -> None:
+def test_ctrl_c_leaves_nothing_running_and_a_kill_is_cleaned_up_after(
+    served: Stack, tmp_path: Path
+) -> None:
     process = running(served)
     assert "another tune runs" in served.run("tune", NAME, *QUICK, "--anyway", code=2)
     os.killpg(process.pid, signal.SIGINT)
@@ -124,6 +126,7 @@ def test_ctrl_c_leaves_nothing_running_and_a_kill_is_cleaned_up_after(served: St
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=120)
     assert not nothing_runs(served)
-    said = served.run("tune", NAME, "--lengths", "0", "--anyway", code=2)
-    assert "part 1" in said
+    missing = ("--bundle", str(tmp_path / "none"))
+    said = served.run("tune", NAME, *QUICK, "--anyway", *missing, code=2)
+    assert "none" in said
     assert nothing_runs(served)
