@@ -38,24 +38,39 @@ PACKAGES_FOLDER = Path("/var/lib/extra-packages")
 # What the image was installed from.
 LOCK = Path(__file__).with_name("image.lock")
 LISTENS_S = 5.0
+# Kubernetes sets it in every container.
+IN_A_POD = "KUBERNETES_SERVICE_HOST"
+# What mends a missing variable, and an address of the container itself, in compose and in a pod.
+GIVE_IT = (
+    "put it into the file of --env-file (every variable stands in docker/example.env), or bring "
+    f"the control plane along with --profile local and without {API_HOST}"
+)
+GIVE_IT_IN_A_POD = (
+    "put it into the chart's values, hosts and CLEARML_SERVING_TASK_ID below clearml and keys "
+    "below credentials, or into the Secret that existingSecret names; or bring the control plane "
+    "along with local.enabled=true and an empty clearml"
+)
+GIVE_THE_HOST = (
+    "give the server's own in the file of --env-file, and run docker compose in a shell that has "
+    "no CLEARML_ variables, since they come before that file's"
+)
+GIVE_THE_HOST_IN_A_POD = f"give the server's own in the chart's clearml.{API_HOST}"
 
 
 def main() -> None:
     environment = {name: value for name, value in os.environ.items() if value}
     read_secrets(environment)
     required = environment.pop(REQUIRED, "").split()
+    in_a_pod = IN_A_POD in environment
     missing = [name for name in required if name not in environment]
     if missing:
         sys.exit(
-            f"error: {', '.join(missing)} not set: put it into the file of --env-file (every "
-            "variable stands in docker/example.env), or bring the control plane along with "
-            f"--profile local and without {API_HOST}"
+            f"error: {', '.join(missing)} not set: {GIVE_IT_IN_A_POD if in_a_pod else GIVE_IT}"
         )
     if API_HOST in required and leads_nowhere(environment[API_HOST]):
         sys.exit(
             f"error: {API_HOST} is an address of the container itself, where nothing listens: "
-            "give the server's own in the file of --env-file, and run docker compose in a shell "
-            "that has no CLEARML_ variables, since they come before that file's"
+            f"{GIVE_THE_HOST_IN_A_POD if in_a_pod else GIVE_THE_HOST}"
         )
     extra = environment.get(EXTRA_PACKAGES)
     if extra:

@@ -14,15 +14,22 @@ from typing import Any
 
 import pytest
 
+from tests.kubernetes.chart import chart
 from tests.loaded_file import loaded_file
 
 SCRIPT = Path(__file__).parent.parent / "docker" / "entrypoint.py"
 REQUIRED = "CLEARML_API_HOST"
 
 
-def started(host: str, required: str = REQUIRED) -> subprocess.CompletedProcess[str]:
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+
+
+def started(
+    host: str, required: str = REQUIRED, more: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     program = (sys.executable, "-c", "print('the program')")
     environment = {"CLEARML_API_HOST": host, "TRANSFORMER_SERVING_REQUIRED": required}
+    environment |= more or {}
     return subprocess.run(
         [sys.executable, SCRIPT, *program], env=environment, capture_output=True, text=True,
         check=False, timeout=60,
@@ -45,6 +52,28 @@ def test_the_desks_own_address_is_the_containers_and_ends_it(host: str, port: in
     (line,) = ended.stderr.splitlines()
     assert line.startswith("error: CLEARML_API_HOST is an address of the container itself")
     assert "a shell that has no CLEARML_ variables" in line
+
+
+def test_in_a_pod_the_charts_value_is_named_and_not_composes(port: int) -> None:
+    ended = started(f"http://127.0.0.1:{port}", more=POD)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.endswith("give the server's own in the chart's clearml.CLEARML_API_HOST")
+
+
+MISSING = ("CLEARML_API_ACCESS_KEY", "CLEARML_SERVING_TASK_ID")
+
+
+@pytest.mark.parametrize("pod", [False, True], ids=["compose", "pod"])
+def test_what_is_missing_is_given_where_the_container_has_its_variables_from(pod: bool) -> None:
+    ended = started("http://api", required=" ".join(MISSING), more=POD if pod else None)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"error: {', '.join(MISSING)} not set: ")
+    in_compose = {"--env-file", "docker/example.env", "--profile local"}
+    values = {name for name in chart().values if re.search(rf"\b{name}\b", line)}
+    assert {part for part in in_compose if part in line} == (set() if pod else in_compose)
+    assert values == ({"clearml", "credentials", "existingSecret", "local"} if pod else {"local"})
 
 
 def test_a_server_in_the_hosts_network_is_asked_there() -> None:
