@@ -34,7 +34,10 @@ class KeptConnections:
         except BaseException:
             writer.close()
             raise
-        self._idle.append((reader, writer))
+        if "\r\nconnection: close\r\n" in answer:
+            writer.close()
+        else:
+            self._idle.append((reader, writer))
         if given_by is not None:
             given_by[answer.split("server-timing: ")[1].split(";")[0]] += 1
         return int(answer.split(" ")[1]), orjson.loads(content)

@@ -78,9 +78,10 @@ class Exchange(NamedTuple):
         return answer_headers(self.id, time.monotonic() - self.arrived)
 
     def as_one_of_the_last(self) -> Exchange:
-        """Of a worker that leaves: the answer tells its caller to connect anew, which is elsewhere.
+        """Of a worker that leaves, or an old connection: the caller is asked to connect anew.
 
-        A kept connection would be closed when the drain ends, perhaps under the next request.
+        A leaving worker would close a kept connection when its drain ends, perhaps under the next
+        request.
         """
         if not self.scope.get("http_version", "1.1").startswith("1"):
             return self

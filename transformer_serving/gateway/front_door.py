@@ -33,6 +33,7 @@ from transformer_serving.gateway.body.json_body import Parser
 from transformer_serving.gateway.body.memory import body_memory
 from transformer_serving.gateway.callers import Callers
 from transformer_serving.gateway.cards import Cards
+from transformer_serving.gateway.connections import KEPT_SECONDS, Connections
 from transformer_serving.gateway.crowd import Crowd
 from transformer_serving.gateway.descriptions import DESCRIPTIONS
 from transformer_serving.gateway.descriptions.description import Question, nothing_there, tell
@@ -71,7 +72,10 @@ class FrontDoor:
     `keys` None lets everybody ask everything.
     """
 
-    def __init__(self, host: Any, settings: GatewaySettings, keys: Keys | None = None) -> None:
+    def __init__(
+        self, host: Any, settings: GatewaySettings, keys: Keys | None = None, *,
+        kept_seconds: float = KEPT_SECONDS,
+    ) -> None:  # fmt: skip
         self._host = host
         self._settings = settings
         self._keys = keys
@@ -86,6 +90,7 @@ class FrontDoor:
         self.bodies = body_memory(settings.body_memory_bytes)
         self._reader = Reader(self._short_way, Parser(settings.max_body_elements))
         self._callers = Callers()
+        self._connections = Connections(kept_seconds)
         self._mirroring = Mirroring(lambda: host.processor)
         self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
         self._lifespan = Lifespan(
@@ -110,7 +115,9 @@ class FrontDoor:
 
     def turns_away(self, scope: Scope, raw: bytes) -> Iterable[Message] | None:
         """The answer of a request that need not come into the loop; asked in Granian's thread."""
-        return None if self._shutdown.leaving else self._crowd.refusal(scope, raw)
+        if self._shutdown.leaving or self._connections.is_old(scope):
+            return None
+        return self._crowd.refusal(scope, raw)
 
     def make_way(self) -> None:
         """Answers are their connections' last from now on: other workers take the new ones."""
@@ -143,7 +150,7 @@ class FrontDoor:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope, receive, send)
-        if self._shutdown.leaving:
+        if self._connections.ends_with(scope) or self._shutdown.leaving:
             exchange = exchange.as_one_of_the_last()
         call = call_of(scope) or self._by_setting.call_of(scope)
         exchange.enter(None if call is None else call.operation)

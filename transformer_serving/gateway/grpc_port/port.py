@@ -9,6 +9,7 @@ import asyncio
 
 import grpc
 
+from transformer_serving.gateway.connections import KEPT_SECONDS
 from transformer_serving.gateway.grpc_port.service import Door, Service
 from transformer_serving.gateway.server.tls import Tls
 from transformer_serving.gateway.settings import GatewaySettings
@@ -29,6 +30,7 @@ class GrpcPort:
         *,
         graceful_seconds: float,
         tls: Tls | None = None,
+        kept_seconds: float = KEPT_SECONDS,
     ) -> None:
         self.ended = asyncio.Event()
         self._graceful_seconds = graceful_seconds
@@ -39,6 +41,9 @@ class GrpcPort:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 1),
                 ("grpc.http2.bdp_probe", 0),
+                # Callers are asked to connect anew, first and in good time; what runs then ends,
+                # however long it takes: no grace is said, and gRPC's own is endless.
+                ("grpc.max_connection_age_ms", int(1000 * kept_seconds)),
             ),
         )
         service = Service(app, settings)

@@ -1,0 +1,224 @@
+"""Callers that keep their connections meet the pods that come after these."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from starlette.responses import Response
+from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
+
+from tests.free_ports import free_port
+from tests.gateway.kept_connections import KeptConnections
+from tests.gateway.played_host import Ours, Processor, host_of
+from tests.gateway.test_grpc_memory import TOTAL, Held, refused
+from transformer_serving.gateway import connections as module
+from transformer_serving.gateway.connections import KEPT_SECONDS, Connections
+from transformer_serving.gateway.front_door import FrontDoor
+from transformer_serving.gateway.grpc_port.port import GrpcPort
+from transformer_serving.gateway.server.http import HttpServer
+from transformer_serving.gateway.server.listener import listen
+from transformer_serving.gateway.settings import read_settings
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def of(port: object, host: str = "10.0.0.1") -> dict[str, Any]:
+    return {"client": (host, port)}
+
+
+def test_an_answer_is_the_last_of_a_connection_that_has_had_its_time() -> None:
+    clock = Clock()
+    connections = Connections(clock=clock)
+    assert not connections.ends_with(of("1"))
+    clock.now += 0.9 * KEPT_SECONDS - 1
+    assert not connections.is_old(of("1"))
+    assert not connections.ends_with(of("1"))
+    # One that was made later is younger.
+    assert not connections.ends_with(of("2"))
+    clock.now += 0.2 * KEPT_SECONDS + 2
+    assert connections.is_old(of("1"))
+    assert not connections.is_old(of("2"))
+    assert not connections.is_old(of("3"))
+    assert connections.ends_with(of("1"))
+    # What comes from that port then is another connection.
+    assert not connections.ends_with(of("1"))
+    assert not connections.ends_with(of("2"))
+
+
+def test_connections_that_were_made_together_end_apart() -> None:
+    clock = Clock()
+    connections = Connections(clock=clock)
+    for port in range(1, 1001):
+        connections.ends_with(of(port))
+    clock.now += KEPT_SECONDS
+    old = sum(connections.is_old(of(port)) for port in range(1, 1001))
+    assert 0 < old < 1000
+
+
+@pytest.mark.parametrize("client", [None, ("", "0"), ("10.0.0.1", 0)])
+def test_a_caller_without_a_port_is_nobody(client: Any) -> None:
+    """On a socket of the machine's own, and where uvicorn reads it from a proxy's header."""
+    connections = Connections(0)
+    for _ in range(2):
+        assert not connections.ends_with({"client": client})
+        assert not connections.is_old({"client": client})
+
+
+def test_connections_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    connections = Connections(clock=clock)
+    connections.ends_with(of(1))
+    clock.now += 2 * KEPT_SECONDS + module._GONE_S
+    connections.ends_with(of(2))
+    assert not connections.is_old(of(1))
+    monkeypatch.setattr(module, "_MOST", 10)
+    for port in range(3, 100):
+        connections.ends_with(of(port))
+    clock.now += 2 * KEPT_SECONDS
+    assert [port for port in range(1, 100) if connections.is_old(of(port))] == [*range(90, 100)]
+
+
+class Balancer:
+    """Chooses a pod for each connection, in turns, and then looks at packets alone."""
+
+    def __init__(self, *pods: int) -> None:
+        self.pods = list(pods)
+        self.chosen: list[int] = []
+        self.port = 0
+
+    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pod = self.pods[len(self.chosen) % len(self.pods)]
+        self.chosen.append(pod)
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", pod)
+        await asyncio.gather(_pass_on(reader, far_writer), _pass_on(far_reader, writer))
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while packet := await reader.read(2**16):
+            writer.write(packet)
+            await writer.drain()
+    writer.close()
+
+
+@contextlib.asynccontextmanager
+async def before(*pods: int) -> AsyncIterator[Balancer]:
+    balancer = Balancer(*pods)
+    server = await asyncio.start_server(balancer.join, "127.0.0.1", 0)
+    balancer.port = server.sockets[0].getsockname()[1]
+    try:
+        yield balancer
+    finally:
+        server.close()
+
+
+class Pod:
+    """The gateway before a played host, in this process."""
+
+    def __init__(self, kept_seconds: float) -> None:
+        self.processor = Processor({"ours": Response(b"{}")})
+        self.processor.changed()
+        self.processor.built("ours", Ours())
+        door = FrontDoor(host_of(self.processor), read_settings({}), kept_seconds=kept_seconds)
+        listener = listen("127.0.0.1", 0, 100)
+        self.port: int = listener.getsockname()[1]
+        self.server = HttpServer(door, listener, backlog=100, connections=100)
+
+    async def __aenter__(self) -> Pod:
+        self.server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.stop()
+        await self.server.ended.wait()
+
+
+async def test_a_new_pod_gets_requests_of_callers_that_keep_their_connections() -> None:
+    async with (
+        asyncio.timeout(60), Pod(0.05) as old, Pod(KEPT_SECONDS) as new,
+        before(old.port) as balancer,
+    ):  # fmt: skip
+        caller = KeptConnections(balancer.port)
+        try:
+            assert (await caller.post("ours", {}))[0] == 200
+            balancer.pods.append(new.port)
+            while not new.processor.asked:
+                assert (await caller.post("ours", {}))[0] == 200
+            # The new one's has its time: nobody is asked to connect anew at each request.
+            kept = len(balancer.chosen)
+            for _ in range(10):
+                assert (await caller.post("ours", {}))[0] == 200
+            assert len(balancer.chosen) == kept
+        finally:
+            await caller.close()
+
+
+class Named(Held):
+    """Answers at once, but what is asked of the model "held"."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__(total)
+        self.holds = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if "held" in scope["path"]:
+            self.holds.set()
+            await super().__call__(scope, receive, send)
+            return
+        self.entered += 1
+        await receive()
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        body = b'{"code": "invalid_field", "error": "played"}'
+        await send({"type": "http.response.body", "body": body})
+
+
+@contextlib.asynccontextmanager
+async def grpc_pod(kept_seconds: float) -> AsyncIterator[tuple[Named, int]]:
+    app, port = Named(TOTAL), free_port()
+    served = GrpcPort(
+        app, f"127.0.0.1:{port}", read_settings({}), graceful_seconds=1, kept_seconds=kept_seconds
+    )
+    await served.start()
+    try:
+        yield app, port
+    finally:
+        app.go.set()
+        served.stop()
+        await served.ended.wait()
+
+
+async def test_a_new_pod_gets_calls_of_grpc_and_those_that_run_are_answered() -> None:
+    async with (
+        asyncio.timeout(60), grpc_pod(0.1) as (old, first), grpc_pod(KEPT_SECONDS) as (new, second),
+        before(first) as balancer,
+        grpc.aio.insecure_channel(
+            f"127.0.0.1:{balancer.port}", options=[("grpc.use_local_subchannel_pool", 1)]
+        ) as channel,
+    ):  # fmt: skip
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+        async def ask(model: str) -> str | None:
+            call = stub.ModelInfer(messages.ModelInferRequest(model_name=model))
+            details: str | None = (await refused(call)).details()
+            return details
+
+        held = asyncio.create_task(ask("held"))
+        await old.holds.wait()
+        balancer.pods.append(second)
+        while not new.entered:
+            assert await ask("texts") == "played"
+        # Its connection has had its time, and lasts until it is answered.
+        assert not held.done()
+        old.go.set()
+        assert await held == "played"
