@@ -30,7 +30,7 @@ from transformer_serving.contract.stop import TRITON_EXIT_SECONDS
 from transformer_serving.desk.local import container as control_plane
 from transformer_serving.engine.controller.files.room import STORE_BYTES_VARIABLE
 from transformer_serving.gateway.routes import ROUTES
-from transformer_serving.gateway.settings import GENERATE, GRACEFUL_SECONDS
+from transformer_serving.gateway.settings import GENERATE, GRACEFUL_SECONDS, GRPC_PORT
 from transformer_serving.gateway.shutdown import LEAVE_S
 
 KEDA = {"enabled": True, "prometheus": "http://prometheus:9090"}
@@ -45,6 +45,12 @@ def test_images_are_those_that_compose_builds() -> None:
     ):
         assert images[value] == service("compose.yaml", name)["image"]
     assert chart().version == chart().metadata["appVersion"] == kit_version()
+
+
+def test_an_image_may_bring_its_registry_and_that_a_port() -> None:
+    image = "registry.example:5000/team/inference:1"
+    objects = rendered(CLEARML, {"images": {"inference": image}})
+    assert container(objects, "demo-inference")["image"] == image
 
 
 def test_a_registry_stands_before_every_image() -> None:
@@ -139,7 +145,8 @@ def test_a_dead_prometheus_does_not_look_like_nobody_asking() -> None:
     objects = rendered(CLEARML, {"triton": {"autoscaling": {**KEDA, "minReplicas": 0}}})
     spec = one(objects, "ScaledObject", "demo-triton")["spec"]
     assert spec["minReplicaCount"] == 0
-    assert spec["fallback"] == {"failureThreshold": 3, "replicas": 2}
+    # An error leaves the number as it is, where no fallback says another one.
+    assert "fallback" not in spec
     waiting, answered, running, asked = (trigger["metadata"] for trigger in spec["triggers"])
     assert all(each["metadata"]["ignoreNullValues"] == "false" for each in spec["triggers"])
     workers = '{namespace="serving",pod=~"demo-inference-.*"}'
@@ -258,6 +265,15 @@ def test_gpus_are_a_limit_beside_the_others() -> None:
     assert "nvidia.com/gpu" not in without
 
 
+@pytest.mark.parametrize(
+    "resource", ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared", "amd.com/gpu"]
+)
+def test_a_slice_of_a_gpu_is_a_limit_by_its_own_name(resource: str) -> None:
+    triton = {"vllm": True, "resources": {"limits": {resource: 1}}}
+    limits = container(rendered(CLEARML, {"triton": triton}), "demo-triton")["resources"]["limits"]
+    assert limits == {resource: 1, "memory": "8Gi"}
+
+
 def test_triton_is_headless_and_found_where_the_workers_look() -> None:
     objects = rendered(CLEARML)
     spec = one(objects, "Service", "demo-triton")["spec"]
@@ -354,6 +370,30 @@ def test_triton_is_reached_by_inference_alone() -> None:
     assert peer["podSelector"]["matchLabels"].items() <= labels.items()
     assert [each["port"] for each in inference["ports"]] == ["http", "grpc"]
     assert [each["port"] for each in figures["ports"]] == ["metrics"]
+
+
+def ports_outside(objects: list[Manifest]) -> set[int]:
+    """That the workers reach wherever they are."""
+    spec = one(objects, "NetworkPolicy", "demo-inference")["spec"]
+    return {each["port"] for rule in spec["egress"] if "to" not in rule for each in rule["ports"]}
+
+
+@pytest.mark.parametrize(
+    ("http", "grpc", "named"),
+    [
+        ("demo-triton:8000", "demo-triton.serving.svc:8001", set()),
+        ("demo-triton:8000,gpu-triton:8000", "", {8000}),
+        ("http://gpu-triton:8000/, 10.0.0.7:9000", "gpu-triton:8001", {8000, 8001, 9000}),
+        ("demo-triton.other.svc:8000", "", {8000}),
+        ("unix:/run/triton:8000", "[fd00::7]:8001", {8001}),
+    ],
+)
+def test_tritons_of_other_releases_are_let_out_to(http: str, grpc: str, named: set[int]) -> None:
+    settings = {"TRANSFORMER_SERVING_TRITON_HTTP": http, "TRANSFORMER_SERVING_TRITON_GRPC": grpc}
+    without = ports_outside(rendered(CLEARML))
+    assert ports_outside(rendered(CLEARML, {"inference": {"settings": settings}})) == {
+        *without, *named,
+    }  # fmt: skip
 
 
 def test_what_is_asked_outside_are_clearmls_ports() -> None:
@@ -495,6 +535,23 @@ def test_a_port_of_grpc_is_opened_everywhere_at_once() -> None:
     assert [each["name"] for each in ports] == ["http", "grpc"]
     policy = one(objects, "NetworkPolicy", "demo-inference")["spec"]
     assert [each["port"] for each in policy["ingress"][0]["ports"]] == ["http", "grpc"]
+
+
+@pytest.mark.parametrize(
+    ("given", "port"),
+    [("8e3", 8000), ("+8001", 8001), ("8001.0", 8001), (8001.0, 8001), ("08001", 8001),
+     ("0", None), ("00", None), ("0.0", None), ("", None), ("+0", None)],
+)  # fmt: skip
+def test_a_port_of_grpc_is_read_as_the_gateway_reads_it(given: Any, port: int | None) -> None:
+    name = "TRANSFORMER_SERVING_GRPC_PORT"
+    objects = rendered(CLEARML, {"inference": {"settings": {name: given}}})
+    told = one(objects, "ConfigMap", "demo-inference")["data"][name]
+    assert GRPC_PORT.whole({name: told}) == (port or 0)
+    opened = [["http", 8080], *([] if port is None else [["grpc", port]])]
+    ports = container(objects, "demo-inference")["ports"]
+    assert [[each["name"], each["containerPort"]] for each in ports] == opened
+    ports = one(objects, "Service", "demo-inference")["spec"]["ports"]
+    assert [[each["name"], each["port"]] for each in ports] == opened
 
 
 def test_large_numbers_keep_their_digits() -> None:

@@ -11,7 +11,7 @@ import helm_python
 import yaml
 
 from scripts.chart_values import PAGE, PART, VALUES, table, values
-from tests.kubernetes.chart import CHART, CLEARML, LOCAL, chart, container, one, rendered
+from tests.kubernetes.chart import CHART, CLEARML, LOCAL, chart, container, one, pods, rendered
 from tests.kubernetes.cluster.figures import DRAIN, DRAINED_TRITONS
 from tests.kubernetes.test_refusals import ALONE, TOGETHER
 from tests.kubernetes.test_schemas import RELEASES
@@ -86,7 +86,7 @@ def test_the_first_command_installs_the_local_variant() -> None:
 
 
 def test_the_values_that_are_shown_are_taken() -> None:
-    own_server, scaling = map(yaml.safe_load, blocks("yaml"))
+    own_server, scaling, _ = map(yaml.safe_load, blocks("yaml"))
     assert rendered(own_server)
     assert one(
         rendered(CLEARML, {"access": {"metricsKeySecret": "m"}}, scaling),
@@ -95,9 +95,26 @@ def test_the_values_that_are_shown_are_taken() -> None:
     )
 
 
+def test_two_releases_that_share_a_triton_reach_each_other() -> None:
+    """The workers of one go out to the other's Triton, which lets them in."""
+    *_, let_in = map(yaml.safe_load, blocks("yaml"))
+    ((addresses, own, other),) = re.findall(r"`((\w+)-triton:8000,(\w+)-triton:8000)`", TEXT)
+    settings = {"TRANSFORMER_SERVING_TRITON_HTTP": addresses}
+    asks = rendered(CLEARML, {"inference": {"settings": settings}}, name=own)
+    asked = rendered(CLEARML, let_in, name=other)
+    egress = one(asks, "NetworkPolicy", f"{own}-inference")["spec"]["egress"]
+    assert {"ports": [{"port": 8000, "protocol": "TCP"}]} in egress
+    ingress, _ = one(asked, "NetworkPolicy", f"{other}-triton")["spec"]["ingress"]
+    peer = ingress["from"][-1]["podSelector"]["matchLabels"]
+    labels = pods(asks)[f"{own}-inference"]["metadata"]["labels"]
+    assert peer.items() <= labels.items()
+    # Its own workers as before.
+    assert len(ingress["from"]) == 2
+
+
 def test_every_key_that_is_added_is_brought_into_the_cluster() -> None:
     """Gateway and controller know what the Secret of the values holds, and no file of a desk."""
-    own_server, _ = map(yaml.safe_load, blocks("yaml"))
+    own_server, *_ = map(yaml.safe_load, blocks("yaml"))
     secret = own_server["access"]["keysSecret"]
     brings = f"kubectl create secret generic {secret} --from-file=keys.json"
     adds = re.compile(r"keys add \S+ (?:--metrics )?--file keys\.json")

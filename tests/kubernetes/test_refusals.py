@@ -51,20 +51,34 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
         {**CLEARML, "triton": {"autoscaling": {"enabled": True}}},
         "needs triton.autoscaling.prometheus",
     ),
-    "fallback above maximum": (
+    "rates of a minute, of a figure a minute": (
         {
             **CLEARML,
-            "triton": {
-                "autoscaling": {
-                    "enabled": True, "prometheus": "http://p", "fallbackReplicas": 9,
-                }
-            },
+            "access": {"open": True},
+            "monitoring": {"podMonitors": True, "interval": "1m"},
+            "triton": {"autoscaling": {"enabled": True, "prometheus": "http://p"}},
         },
-        "triton.autoscaling.fallbackReplicas is 9 and maxReplicas 4",
+        "monitoring.interval is 1m, and triton.autoscaling looks at rates of a minute",
+    ),
+    "a share of no CPU": (
+        {**CLEARML, "inference": {"resources": {"requests": {"cpu": None}}}},
+        "needs inference.resources.requests.cpu",
+    ),
+    "more CPUs than a pod uses": (
+        {**CLEARML, "inference": {"resources": {"requests": {"cpu": "2"}}}},
+        "inference.autoscaling.cpuPercent 65 of it is more than the CPU that a pod uses",
     ),
     "one port twice": (
         {**CLEARML, "inference": {"settings": {"TRANSFORMER_SERVING_GRPC_PORT": "8080"}}},
         "take another, such as 8001",
+    ),
+    "one port twice, in other words": (
+        {**CLEARML, "inference": {"settings": {"TRANSFORMER_SERVING_GRPC_PORT": "+8080.0"}}},
+        "take another, such as 8001",
+    ),
+    "no port": (
+        {**CLEARML, "inference": {"settings": {"TRANSFORMER_SERVING_GRPC_PORT": "65536"}}},
+        "TRANSFORMER_SERVING_GRPC_PORT is '65536': give a port of at most 65535",
     ),
     "ingress without a host": ({**CLEARML, "ingress": {"enabled": True}}, "needs ingress.host"),
     "alerts without figures": (
@@ -91,6 +105,10 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tasks of the living": ({**CLEARML, "keepTasksMinutes": 1}, "give 5 or more, or 0 for never"),
     "vLLM without a GPU": ({**CLEARML, "triton": {"vllm": True}}, "needs triton.gpus"),
+    "vLLM on none of another vendor's": (
+        {**CLEARML, "triton": {"vllm": True, "resources": {"limits": {"amd.com/gpu": 0}}}},
+        "or a GPU's resource in triton.resources.limits",
+    ),
     "less memory than is asked for": (
         {**CLEARML, "triton": {"resources": {"limits": {"memory": "512Mi"}}}},
         "triton.resources.requests.memory is 4Gi and triton.resources.limits.memory 512Mi",
@@ -148,6 +166,10 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
     "no size": ({"triton": {"store": {"size": "much"}}}, "'/triton/store/size'"),
     "no size of inference": ({"inference": {"stateSize": "1 Gi"}}, "'/inference/stateSize'"),
     "no strategy": ({"triton": {"strategy": "BlueGreen"}}, "'/triton/strategy'"),
+    "a registry without its image": (
+        {"images": {"triton": "registry.example:5000/"}},
+        "'/images/triton'",
+    ),
     "no image": ({"images": {"triton": "Triton Image"}}, "'/images/triton'"),
     "metrics outside": ({"publicPaths": ["/metrics"]}, "'/publicPaths/0'"),
     "everything outside": ({"publicPaths": ["/"]}, "'/publicPaths/0'"),
@@ -197,7 +219,32 @@ def test_trusted_keys_are_taken_as_the_containers_read_them(keys: str) -> None:
 )
 def test_a_limit_may_be_written_otherwise(asked: object, limit: object) -> None:
     resources = {"requests": {"cpu": asked}, "limits": {"cpu": limit}}
-    assert rendered(CLEARML, {"inference": {"resources": resources}})
+    assert rendered(CLEARML, {"triton": {"resources": resources}})
+
+
+@pytest.mark.parametrize("interval", ["20s", "1m"])
+def test_rates_of_who_reads_figures_otherwise_are_theirs_to_judge(interval: str) -> None:
+    """Without podMonitors nobody goes by the interval."""
+    scaled = {"triton": {"autoscaling": {"enabled": True, "prometheus": "http://p"}}}
+    monitoring = {"podMonitors": interval == "20s", "interval": interval}
+    assert rendered(
+        CLEARML, scaled, {"monitoring": monitoring}, {"access": {"metricsKeySecret": "m"}}
+    )
+
+
+@pytest.mark.parametrize(
+    "inference",
+    [
+        {"resources": {"requests": {"cpu": "1500m"}}},
+        # Kubernetes takes the limit where nothing is requested.
+        {"resources": {"requests": {"cpu": None}, "limits": {"cpu": "1"}}},
+        {"resources": {"requests": {"cpu": "4"}}, "autoscaling": {"cpuPercent": 25}},
+        {"resources": {"requests": {"cpu": "4"}}, "autoscaling": {"enabled": False}},
+    ],
+    ids=["one-and-a-half", "the-limit", "a-quarter", "by-hand"],
+)
+def test_a_cpu_that_is_requested_may_be_reached(inference: dict[str, Any]) -> None:
+    assert rendered(CLEARML, {"inference": inference})
 
 
 CLAIMED = {

@@ -22,15 +22,11 @@
 {{- if and $v.triton.autoscaling.enabled (not $v.triton.autoscaling.prometheus) }}
   {{- fail "triton.autoscaling.enabled needs triton.autoscaling.prometheus, the address at which KEDA asks for the waiting tokens" }}
 {{- end }}
-{{- if and $v.triton.autoscaling.enabled (gt (int $v.triton.autoscaling.fallbackReplicas) (int $v.triton.autoscaling.maxReplicas)) }}
-  {{- fail (printf "triton.autoscaling.fallbackReplicas is %d and maxReplicas %d: the first must not be more" (int $v.triton.autoscaling.fallbackReplicas) (int $v.triton.autoscaling.maxReplicas)) }}
-{{- end }}
+{{- include "serving.checkMeasures" . }}
 {{- if and $v.keepTasksMinutes (lt (float64 $v.keepTasksMinutes) 5.0) }}
   {{- fail (printf "keepTasksMinutes is %v: a pod that lives gives a sign every half minute, and may be late; give 5 or more, or 0 for never" $v.keepTasksMinutes) }}
 {{- end }}
-{{- if and $v.triton.vllm (not $v.triton.gpus) }}
-  {{- fail "triton.vllm needs triton.gpus: vLLM computes on a GPU" }}
-{{- end }}
+{{- include "serving.checkGpus" . }}
 {{- if eq (include "serving.grpcPort" .) "8080" }}
   {{- fail "inference.settings.TRANSFORMER_SERVING_GRPC_PORT is 8080, which HTTP has: take another, such as 8001" }}
 {{- end }}
@@ -39,6 +35,43 @@
 {{- end }}
 {{- if and $v.route.enabled (not $v.route.parentRefs) }}
   {{- fail "route.enabled needs route.parentRefs, the gateways that the route belongs to" }}
+{{- end }}
+{{- end }}
+
+{{- /* vLLM's, by any vendor's resource, or a slice of one: such a name has its vendor's domain before a /. */}}
+{{- define "serving.checkGpus" -}}
+{{- $triton := .Values.triton -}}
+{{- $gpus := int $triton.gpus -}}
+{{- range $name, $number := $triton.resources.limits | default dict -}}
+{{- if contains "/" $name -}}
+{{- $gpus = add $gpus (int $number) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $triton.vllm (not $gpus) }}
+  {{- fail "triton.vllm needs triton.gpus, or a GPU's resource in triton.resources.limits, such as nvidia.com/mig-1g.10gb: vLLM computes on a GPU" }}
+{{- end }}
+{{- end }}
+
+{{/* What would leave an autoscaler without a number, or with one that never moves it. */}}
+{{- define "serving.checkMeasures" -}}
+{{- $v := .Values -}}
+{{- if and $v.triton.autoscaling.enabled $v.monitoring.podMonitors }}
+  {{- $number := regexFind "^[0-9]+" $v.monitoring.interval }}
+  {{- $seconds := mulf (float64 $number) (get (dict "ms" 0.001 "s" 1.0 "m" 60.0) (trimPrefix $number $v.monitoring.interval)) }}
+  {{- if gt $seconds 20.0 }}
+    {{- fail (printf "monitoring.interval is %s, and triton.autoscaling looks at rates of a minute, which are 0 where it has fewer than two figures: set 20s or less, so that one may fail" $v.monitoring.interval) }}
+  {{- end }}
+{{- end }}
+{{- if $v.inference.autoscaling.enabled }}
+  {{- $resources := $v.inference.resources }}
+  {{- $asked := get ($resources.requests | default dict) "cpu" | default (get ($resources.limits | default dict) "cpu") | default "0" }}
+  {{- $cpus := include "serving.quantity" (list "inference.resources.requests.cpu" $asked) | float64 }}
+  {{- if not $cpus }}
+    {{- fail "inference.autoscaling.enabled needs inference.resources.requests.cpu, of which it takes cpuPercent: give 1, as a pod is one worker" }}
+  {{- end }}
+  {{- if gt (mulf $cpus $v.inference.autoscaling.cpuPercent) 100.0 }}
+    {{- fail (printf "inference.resources.requests.cpu is %v, and inference.autoscaling.cpuPercent %d of it is more than the CPU that a pod uses, which is one worker, so that no pod would ever be added: request 1, and take more pods for more work" $asked (int $v.inference.autoscaling.cpuPercent)) }}
+  {{- end }}
 {{- end }}
 {{- end }}
 
@@ -107,8 +140,13 @@
 
 {{/* The port of gRPC as text; "0" where there is none. */}}
 {{- define "serving.grpcPort" -}}
-{{- $port := index .Values.inference.settings "TRANSFORMER_SERVING_GRPC_PORT" | default 0 -}}
-{{- ternary $port (toJson $port) (kindIs "string" $port) -}}
+{{- $given := index .Values.inference.settings "TRANSFORMER_SERVING_GRPC_PORT" | default 0 -}}
+{{- /* Templates write a whole number as 8e3, too; the gateway reads it likewise. */ -}}
+{{- $port := float64 $given -}}
+{{- if gt $port 65535.0 }}
+  {{- fail (printf "inference.settings.TRANSFORMER_SERVING_GRPC_PORT is '%v': give a port of at most 65535, such as 8001, or 0 for none" $given) }}
+{{- end }}
+{{- int64 $port -}}
 {{- end }}
 
 {{/* (list $ NAME DEFAULT): a setting of inference that an alert measures against, as a number. */}}
