@@ -289,6 +289,27 @@ def test_tei_predicts_texts_pairs_and_batches_of_both() -> None:
     assert raw == speaker.ask(None, {"text": [TEA], "parameters": parameters})[0]
 
 
+@pytest.mark.parametrize("task", ["text-classification", "rerank"])
+@pytest.mark.parametrize(
+    ("problem_type", "activation"),
+    [("regression", "none"), ("single_label", "none"), ("multi_label", "sigmoid")],
+)
+def test_tei_predicts_one_label_between_nought_and_one_unless_raw(
+    task: str, problem_type: str, activation: str
+) -> None:
+    one = {"labels": LABELS[:1], "problem_type": problem_type, "activation": activation}
+    speaker = Speaker(endpoint_of(task, classification=one))
+    body = {"inputs": [[TEA], [RAIN], TEXTS]}
+    raw = speaker.ask("tei.predict", {**body, "raw_scores": True})
+    squeezed = speaker.ask("tei.predict", body)
+    logits = [row["score"] for [row] in raw]
+    assert len(set(logits)) == 3
+    for [row], logit in zip(squeezed, logits, strict=True):
+        assert row == {"label": LABELS[0], "score": pytest.approx(1 / (1 + np.exp(-logit)))}
+    if task == "text-classification":
+        assert speaker.ask("tei.root", body) == squeezed
+
+
 @pytest.mark.parametrize(
     "inputs", [None, [[]], ["a", "b", "c"], [["a", "b", "c"]], ["a", ["b"]], [["a"], "b"], [1]]
 )
