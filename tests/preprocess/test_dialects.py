@@ -605,6 +605,21 @@ def test_hf_groups_entities() -> None:
     assert speaker.ask("hf.inference", plain) == speaker.ask(None, {"text": TEA})
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_hf_takes_null_for_what_is_not_sent(task: str) -> None:
+    speaker = SPEAKERS[task]
+    body: dict[str, Any] = {"inputs": OURS[task]}
+    needed = {}
+    if task == "zero-shot-classification":
+        needed = {"candidate_labels": ["tea", "rain"]}
+        body = {"inputs": TEA}
+    elif task != "question-answering" and "text" in OURS[task]:
+        body = {"inputs": OURS[task]["text"]}
+    nulls = {row.name: None for row in speaker.task.parameters} | {"of_another_client": None}
+    wanted = speaker.ask("hf.inference", {**body, "parameters": needed})
+    assert speaker.ask("hf.inference", {**body, "parameters": {**nulls, **needed}}) == wanted
+
+
 def test_hf_takes_the_parameters_of_vectors_beside_the_inputs() -> None:
     speaker = SPEAKERS["sentence-embedding"]
     assert speaker.ask("hf.inference", {"inputs": TEA}) == vectors([TEA])
