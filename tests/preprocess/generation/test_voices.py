@@ -143,6 +143,27 @@ async def test_offsets_are_places_in_the_answers_text_streamed_or_not(text: Aske
         assert [one for offsets in told for one in offsets] == places
 
 
+@pytest.mark.parametrize("first", ["w20", "every"])
+async def test_offsets_are_the_tokens_own_where_a_stop_string_holds_text_back(
+    text: Asker, first: str
+) -> None:
+    body = {
+        **GREEDY, "prompt": f"{first} w21 w22 w23", "logprobs": 1, "stop": ["w21 w29"],
+        "max_tokens": 8,
+    }  # fmt: skip
+    [row] = (await text.answer(body, COMPLETIONS))["choices"]
+    offsets = row["logprobs"]["text_offset"]
+    for at, token in zip(offsets, row["logprobs"]["tokens"], strict=True):
+        assert row["text"][at : at + len(token)] == token
+    chunks = (await text.events({**body, "stream": True}, COMPLETIONS))[:-1]
+    told = [row["logprobs"] for chunk in chunks for row in chunk["choices"] if row["logprobs"]]
+    assert [one for listed in told for one in listed["text_offset"]] == offsets
+    # What is behind the text that is answered has its place there too.
+    [row] = (await text.answer({**body, "stop": ["w22 w23"]}, COMPLETIONS))["choices"]
+    assert row["text"] == f" {first} w21 "
+    assert row["logprobs"]["text_offset"] == offsets[:4]
+
+
 @pytest.mark.parametrize("together", [False, True])
 async def test_what_is_behind_a_stop_string_is_not_counted_however_it_came(
     text: Asker, together: bool
