@@ -515,6 +515,8 @@ async def test_tritons_generate(text: Asker) -> None:
     status, error = await text.refusal({"text_input": 1}, "v2.generate")
     assert (status, error["code"]) == (400, "invalid_field")
     assert "text_input" in error["error"]
+    [event] = await text.events({"text_input": "</s>", "id": "9"}, "v2.generate_stream")
+    assert event == {**answer, "text_output": ""}
     failed = await text.events({"text_input": "fail w30"}, "v2.generate_stream")
     assert failed[-1]["code"] == "engine_failed"
 
