@@ -79,9 +79,11 @@ def _read(asked: Asked) -> dict[str, Any]:
     parameters = body.get("parameters")
     if not isinstance(parameters, dict | None):
         raise wrong("parameters", "an object", parameters)
+    # Null, which serializers write for what they leave out, must not undo the API's own default.
+    sent = {name: value for name, value in (parameters or {}).items() if value is not None}
     own = {
         **{name: body[name] for name in ("inputs", *asked.task.form.beside) if name in body},
-        "parameters": {**way.defaults, **(parameters or {}), **given(body, way.beside)},
+        "parameters": {**way.defaults, **sent, **given(body, way.beside)},
     }
     return {**own, **_of_vectors(asked, body, way)} if task in _VECTORS else own
 

@@ -66,9 +66,11 @@ def _embed_all(asked: Asked) -> dict[str, Any]:
 
 def _predict(asked: Asked) -> dict[str, Any]:
     body = read_object(asked.body)
+    raw, made = read_flag(body, "raw_scores"), asked.endpoint.classification
     parameters: dict[str, Any] = {"top_k": None}
-    if read_flag(body, "raw_scores"):
-        parameters["function_to_apply"] = "none"
+    # Of several labels the model's own function counts.
+    if raw or (made is not None and len(made.labels) == 1):
+        parameters |= squeezed(asked.endpoint, raw=raw)
     inputs = body.get("inputs")
     if inputs == []:
         check_count(inputs, "inputs", asked.endpoint.limits)
@@ -106,7 +108,7 @@ def _rerank(asked: Asked) -> dict[str, Any]:
 
 
 def squeezed(endpoint: Endpoint, *, raw: bool = False) -> dict[str, Any]:
-    """The parameter for a cross-encoder's scores, between 0 and 1 whatever the model would do."""
+    """The parameter for scores of one label, between 0 and 1 whatever the model would do."""
     if endpoint.classification is None:
         return {}
     return {"function_to_apply": "none" if raw else "sigmoid"}

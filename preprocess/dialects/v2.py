@@ -20,7 +20,7 @@ from preprocess.dialects.operation import Answered, Asked, Operation, check_repe
 from preprocess.dialects.v2_tensors import Given, parameters_of, read_tensors
 from preprocess.dialects.v2_texts import one_tensor
 from preprocess.parameters import Kind
-from preprocess.request import check_object
+from preprocess.request import MAX_TIMEOUT_MS, check_object
 from preprocess.response import Reply, answer_body
 from preprocess.tensors import Array
 from transformer_serving.contract.errors import ServingError
@@ -114,11 +114,19 @@ def _add(told: dict[str, Any], given: Mapping[str, Given], kinds: Mapping[str, K
 
 
 def _told(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The request's own parameters but the protocol's."""
+    """The request's own parameters but the protocol's. Raises ServingError (400)."""
     told = {name: value for name, value in parameters.items() if name not in _OF_THE_PROTOCOL}
     timeout = parameters.get("timeout")
-    if type(timeout) is int and timeout > 0:
-        named_ms = max(1, timeout // 1000)
+    if timeout is None:
+        return told
+    if type(timeout) is not int or timeout < 0:
+        raise ServingError(
+            "invalid_field",
+            "parameter 'timeout' must be a whole number of microseconds, 0 for none",
+            field="timeout", limit=0, got=kind_of(timeout),
+        )  # fmt: skip
+    if timeout:
+        named_ms = min(max(1, timeout // 1000), MAX_TIMEOUT_MS)
         told[_TIMEOUT] = _sooner(told.get(_TIMEOUT, named_ms), named_ms)
     return told
 
@@ -210,9 +218,16 @@ def _wanted(body: Mapping[str, Any]) -> tuple[bool, bool]:
         )  # fmt: skip
     for row in outputs:
         parameters = parameters_of(row, "outputs.parameters")
-        if row.get("name") != OUTPUT or parameters.get("classification"):
+        if row.get("name") != OUTPUT:
             raise ServingError(
                 "invalid_field", f"there is no such output; the one there is, is '{OUTPUT}'",
+                field="outputs",
+            )  # fmt: skip
+        if parameters.get("classification"):
+            raise ServingError(
+                "invalid_field",
+                "an output's 'classification' is not supported; leave it out: where the task gives "
+                "labels they are in the answer, as many as its parameter top_k says",
                 field="outputs",
             )  # fmt: skip
         binary = bool(parameters.get("binary_data", binary))

@@ -34,20 +34,22 @@ _ENDINGS = {Finish.STOP: Ending.EOS, Finish.LENGTH: Ending.LENGTH}
 
 
 class Token(NamedTuple):
-    """`text` is what became certain with it; `logprob` None where none were asked for."""
+    """`text` is what became certain with it; `logprob` None where none were asked for. `offset`
+    characters are before its own text, which a stop string may hold back.
+    """
 
     id: int
     text: str
     logprob: float | None
     special: bool
+    offset: int = 0
 
 
 class Piece(NamedTuple):
-    """What came at once; `offset` characters of the sequence's text are before it."""
+    """What came at once."""
 
     text: str
     tokens: tuple[Token, ...]
-    offset: int
 
 
 @dataclass
@@ -89,6 +91,8 @@ class Sequence:
         self._silent = silent_tokens(library)
         self._detokenizer = Detokenizer(library, prompt)
         self._stops = Stops(stop)
+        # Characters of all tokens so far, with those that are held back for a stop string.
+        self._decoded = 0
         self._eos_ids = options.eos_ids
         # Special tokens have no text in which a stop string could be found.
         named = map(library.token_to_id, stop)
@@ -165,36 +169,38 @@ class Sequence:
 
     def _piece(self, step: EngineStep) -> Piece:
         """The step's tokens up to a stop string; at the end with all that was held back."""
-        texts = self._texts(step)
-        self._told(len(texts))
+        tokens = self._tokens(step)
+        self._told(len(tokens))
         # What came behind a stop string in the same message is as if it had not been generated.
-        self.new_tokens = step.new_tokens - (len(step.ids) - len(texts))
+        self.new_tokens = step.new_tokens - (len(step.ids) - len(tokens))
         self.ending = Ending.STOP if self._stops.found else _ENDINGS.get(step.finish)
         rest = ""
         if self.ending is not None:
             rest = self._stops.feed(self._detokenizer.rest()) + self._stops.rest()
             if self._stops.found:
                 self.ending = Ending.STOP
-        if texts:
-            texts[-1] += rest
-        tokens = tuple(self._token(at, text, step) for at, text in enumerate(texts))
-        piece = Piece("".join(texts) if texts else rest, tokens, len(self.text))
-        self.text += piece.text
+        if tokens:
+            tokens[-1] = tokens[-1]._replace(text=tokens[-1].text + rest)
+        text = "".join([token.text for token in tokens]) if tokens else rest
+        piece = Piece(text, tuple(tokens))
+        self.text += text
         if self._with_logprobs:
-            self.tokens.extend(tokens)
+            self.tokens.extend(piece.tokens)
         return piece
 
-    def _texts(self, step: EngineStep) -> list[str]:
-        """Of each token up to the one with which a stop string is whole, or which is one."""
-        texts: list[str] = []
+    def _tokens(self, step: EngineStep) -> list[Token]:
+        """Up to the one with which a stop string is whole, or which is one."""
+        tokens: list[Token] = []
         for at, token in enumerate(step.ids):
-            text = self._stops.feed(self._text(at, step))
+            own = self._text(at, step)
+            text = self._stops.feed(own)
             if token in self._stop_ids:
                 text += self._stops.feed(self._detokenizer.rest()) + self._stops.end()
-            texts.append(text)
+            tokens.append(self._token(at, text, step))
+            self._decoded += len(own)
             if self._stops.found:
                 break
-        return texts
+        return tokens
 
     def _text(self, at: int, step: EngineStep) -> str:
         token = step.ids[at]
@@ -203,7 +209,7 @@ class Sequence:
 
     def _token(self, at: int, text: str, step: EngineStep) -> Token:
         logprob = step.logprobs[at] if step.logprobs and self._with_logprobs else None
-        return Token(step.ids[at], text, logprob, step.ids[at] in self._silent)
+        return Token(step.ids[at], text, logprob, step.ids[at] in self._silent, self._decoded)
 
     def _told(self, tokens: int) -> None:
         now = time.monotonic()

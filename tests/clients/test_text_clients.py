@@ -47,6 +47,7 @@ OPENAI: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 SHORT = {"prompt": PROMPT, "max_new_tokens": 4}
 HUGGINGFACE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "text": ("/tgi/text", "text_generation", SHORT),
+    "new text": ("/tgi/text", "text_generation", {**SHORT, "return_full_text": False}),
     "details": ("/tgi/text", "text_generation", {**SHORT, "details": True, "seed": 3}),
     "stream": ("/tgi/text", "text_generation", {**SHORT, "stream": True}),
     "stream of details": (
@@ -158,11 +159,11 @@ def test_openais_models(openai: Any) -> None:
 
 
 def test_huggingfaces_text(huggingface: Any) -> None:
-    assert huggingface["text"] == huggingface["inference"] == NEXT
-    assert huggingface["whole"] == PROMPT + NEXT
-    assert huggingface["stop"] == " w20 w21 "
+    assert huggingface["new text"] == huggingface["inference"] == NEXT
+    assert huggingface["text"] == huggingface["whole"] == PROMPT + NEXT
+    assert huggingface["stop"] == PROMPT + " w20 w21 "
     details = huggingface["details"]
-    assert details["generated_text"] == NEXT
+    assert details["generated_text"] == PROMPT + NEXT
     assert (details["details"]["finish_reason"], details["details"]["seed"]) == ("length", 3)
     assert [row["text"] for row in details["details"]["tokens"]] == [
         " w20", " w21", " w22", " w20",
@@ -172,7 +173,7 @@ def test_huggingfaces_text(huggingface: Any) -> None:
 def test_huggingfaces_stream(huggingface: Any) -> None:
     assert "".join(huggingface["stream"]) == NEXT
     last = huggingface["stream of details"][-1]
-    assert (last["generated_text"], last["details"]["generated_tokens"]) == (NEXT, 4)
+    assert (last["generated_text"], last["details"]["generated_tokens"]) == (PROMPT + NEXT, 4)
 
 
 def test_huggingfaces_chat(huggingface: Any) -> None:

@@ -433,9 +433,12 @@ async def test_an_unknown_model_is_told_in_each_form(door: SpokenDoor) -> None:
         assert (told.status, set(told.json)) == (404, {"error", "error_type"})
 
 
-@pytest.mark.parametrize("path", ["health", "ping", ""])
-async def test_teis_health_has_no_body(door: SpokenDoor, path: str) -> None:
-    told = await door.ask("GET", f"/tei/rerank/{path}".rstrip("/"))
+@pytest.mark.parametrize("path", ["/health", "/ping", "/", ""])
+@pytest.mark.parametrize("base", ["/tei/rerank", "/tgi/rerank", "/tgi/rerank/versions/2"])
+async def test_health_of_a_server_of_one_model_has_no_body(
+    door: SpokenDoor, base: str, path: str
+) -> None:
+    told = await door.ask("GET", base + path)
     assert (told.status, told.raw) == (200, b"")
     assert told.headers[b"content-length"] == b"0"
 

@@ -257,6 +257,10 @@ def refusal(act: Any) -> grpc.RpcError:
         (messages.ModelInferRequest(model_name="texts"), "INVALID_ARGUMENT"),
         (request_of("texts", "a", raw_input_contents=[b"a", b"b"]), "INVALID_ARGUMENT"),
         (request_of("texts", "a", raw_input_contents=[b"\xff" * 9]), "INVALID_ARGUMENT"),
+        (
+            request_of("texts", "a", parameters={"timeout": {"double_param": 5e6}}),
+            "INVALID_ARGUMENT",
+        ),
     ],
 )
 def test_what_is_refused(stub: Any, asked: Any, status: str) -> None:

@@ -218,8 +218,8 @@ def test_every_path_says_its_media_types() -> None:
     assert streams == {
         f"{base}{path}" for base, below in {
             "/v1": ("/completions", "/chat/completions"),
-            "/hf/{name}": ("", "/{version}", "/v1/chat/completions",
-                           "/{version}/v1/chat/completions"),
+            **dict.fromkeys(("/hf/{name}", "/hf/{name}/{version}"),
+                            ("", "/", "/v1/chat/completions")),
             **dict.fromkeys(
                 ("/tgi/{name}", "/tgi/{name}/versions/{version}"),
                 ("", "/", "/v1/completions", "/v1/chat/completions"),

@@ -60,12 +60,20 @@ def test_head_asks_what_get_does(route: Route) -> None:
         assert asked is None or asked.route is not route
 
 
-def test_a_version_answers_every_path_of_tei() -> None:
-    rows = {(route.method, route.path): route for route in ROUTES if route.path.startswith("/tei/")}
+@pytest.mark.parametrize(
+    ("base", "version", "some"),
+    [
+        ("/tei/{name}", "/versions/{version}", {("GET", "/"), ("POST", "/embed")}),
+        ("/tgi/{name}", "/versions/{version}", {("GET", "/"), ("GET", "/ping"), ("GET", "")}),
+        ("/hf/{name}", "/{version}", {("POST", "/"), ("POST", "")}),
+    ],
+)
+def test_a_version_answers_every_path(base: str, version: str, some: set[tuple[str, str]]) -> None:
+    rows = {(route.method, route.path): route for route in ROUTES if route.path.startswith(base)}
     of_a_name = {row for row in rows if "{version}" not in row[1]}
-    assert {("GET", "/tei/{name}/"), ("POST", "/tei/{name}/embed")} <= of_a_name
+    assert {(method, base + path) for method, path in some} <= of_a_name
     for method, path in of_a_name:
-        other = path.replace("{name}", "{name}/versions/{version}")
+        other = path.replace("{name}", "{name}" + version)
         assert rows[method, other].operation == rows[method, path].operation
         assert rows[method, other].media_type == rows[method, path].media_type
     assert len(rows) == 2 * len(of_a_name)

@@ -289,6 +289,27 @@ def test_tei_predicts_texts_pairs_and_batches_of_both() -> None:
     assert raw == speaker.ask(None, {"text": [TEA], "parameters": parameters})[0]
 
 
+@pytest.mark.parametrize("task", ["text-classification", "rerank"])
+@pytest.mark.parametrize(
+    ("problem_type", "activation"),
+    [("regression", "none"), ("single_label", "none"), ("multi_label", "sigmoid")],
+)
+def test_tei_predicts_one_label_between_nought_and_one_unless_raw(
+    task: str, problem_type: str, activation: str
+) -> None:
+    one = {"labels": LABELS[:1], "problem_type": problem_type, "activation": activation}
+    speaker = Speaker(endpoint_of(task, classification=one))
+    body = {"inputs": [[TEA], [RAIN], TEXTS]}
+    raw = speaker.ask("tei.predict", {**body, "raw_scores": True})
+    squeezed = speaker.ask("tei.predict", body)
+    logits = [row["score"] for [row] in raw]
+    assert len(set(logits)) == 3
+    for [row], logit in zip(squeezed, logits, strict=True):
+        assert row == {"label": LABELS[0], "score": pytest.approx(1 / (1 + np.exp(-logit)))}
+    if task == "text-classification":
+        assert speaker.ask("tei.root", body) == squeezed
+
+
 @pytest.mark.parametrize(
     "inputs", [None, [[]], ["a", "b", "c"], [["a", "b", "c"]], ["a", ["b"]], [["a"], "b"], [1]]
 )
@@ -582,6 +603,21 @@ def test_hf_groups_entities() -> None:
     assert speaker.ask("hf.inference", {"inputs": TEA}) == speaker.ask(None, body)
     plain = {"inputs": TEA, "parameters": {"aggregation_strategy": "none"}}
     assert speaker.ask("hf.inference", plain) == speaker.ask(None, {"text": TEA})
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_hf_takes_null_for_what_is_not_sent(task: str) -> None:
+    speaker = SPEAKERS[task]
+    body: dict[str, Any] = {"inputs": OURS[task]}
+    needed = {}
+    if task == "zero-shot-classification":
+        needed = {"candidate_labels": ["tea", "rain"]}
+        body = {"inputs": TEA}
+    elif task != "question-answering" and "text" in OURS[task]:
+        body = {"inputs": OURS[task]["text"]}
+    nulls = {row.name: None for row in speaker.task.parameters} | {"of_another_client": None}
+    wanted = speaker.ask("hf.inference", {**body, "parameters": needed})
+    assert speaker.ask("hf.inference", {**body, "parameters": {**nulls, **needed}}) == wanted
 
 
 def test_hf_takes_the_parameters_of_vectors_beside_the_inputs() -> None:

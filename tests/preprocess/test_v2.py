@@ -290,6 +290,40 @@ def test_of_two_deadlines_neither_may_be_wrong(told: Any, given: Any) -> None:
     assert (refusal.value.kind.code, refusal.value.field) == ("invalid_field", "timeout_ms")
 
 
+@pytest.mark.parametrize("timeout", ["5", 5000.0, 0.5, -1, True, [5], {}])
+def test_a_timeout_that_is_none_is_refused(timeout: Any) -> None:
+    with pytest.raises(ServingError) as refusal:
+        read({"inputs": [tensor("inputs", ["x"])], "parameters": {"timeout": timeout}})
+    assert (refusal.value.kind.code, refusal.value.field) == ("invalid_field", "timeout")
+    assert "microseconds" in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    ("timeout", "wanted"), [(None, None), (0, None), (1, 0.001), (2**63, 86_400)]
+)
+def test_a_timeout_is_microseconds_as_triton_has_it(timeout: Any, wanted: float | None) -> None:
+    body = {"inputs": [tensor("inputs", ["x"])], "parameters": {"timeout": timeout}}
+    assert read(body).timeout_s == wanted
+
+
+@pytest.mark.parametrize(
+    ("output", "said", "unsaid"),
+    [
+        ({"name": "output", "parameters": {"classification": 3}}, "top_k", "no such output"),
+        ({"name": "output-0"}, "no such output; the one there is, is 'output'", "classification"),
+        ({"name": "output-0", "parameters": {"classification": 3}}, "no such output", "top_k"),
+    ],
+)
+def test_what_is_wrong_with_an_output_is_told(
+    output: dict[str, Any], said: str, unsaid: str
+) -> None:
+    with pytest.raises(ServingError) as refusal:
+        read({"inputs": [tensor("inputs", ["x"])], "outputs": [output]})
+    assert (refusal.value.kind.code, refusal.value.field) == ("invalid_field", "outputs")
+    assert said in refusal.value.message
+    assert unsaid not in refusal.value.message
+
+
 def test_a_content_type_of_the_request() -> None:
     row = tensor("inputs", ['"x"'])
     body = {"inputs": [row], "parameters": {"content_type": "hg_jsonlist"}}

@@ -2,8 +2,9 @@
 
 The tokens are those of the prompt once more, one after the other and over again; the prompt's first
 token says how: see the marks. Slow steps, errors and silences come at the fourth token, errors of a
-mark that stands there twice in the place of the first. The parameter `places` is how many run at
-once; without it all do.
+mark that stands there twice in the place of the first. Of `every` three tokens are a message; where
+it stands there twice, the end is a message of its own, without tokens. The parameter `places` is
+how many run at once; without it all do.
 """
 
 import ctypes
@@ -98,7 +99,10 @@ class TritonPythonModel:
                 new = new[: new.index(stops[0]) + 1]
             made += len(new)
             done = STOP if stops else LENGTH if made >= most else RUNNING
-            self.send(sender, new, options, (done, len(ids), made))
+            ends_alone = done and ids[:2] == [EVERY, EVERY]
+            if ends_alone:
+                self.send(sender, new, options, (RUNNING, len(ids), made))
+            self.send(sender, [] if ends_alone else new, options, (done, len(ids), made))
             if done:
                 return self.note("ended", made)
         return None

@@ -73,7 +73,7 @@ def _tei(base: str) -> tuple[Route, ...]:
 
 def _tgi(base: str) -> tuple[Route, ...]:
     """Those of text-generation-inference's server, which has OpenAI's chat beside its own."""
-    events = "text/event-stream"
+    events, plain = "text/event-stream", "text/plain"
     return (
         Route("POST", base, "tgi.root", streams=True),
         Route("POST", f"{base}/", "tgi.root", streams=True),
@@ -81,7 +81,10 @@ def _tgi(base: str) -> tuple[Route, ...]:
         Route("POST", f"{base}/generate_stream", "tgi.generate_stream", media_type=events),
         Route("POST", f"{base}/v1/completions", "openai.completions", streams=True),
         Route("POST", f"{base}/v1/chat/completions", "openai.tgi_chat", streams=True),
-        Route("GET", f"{base}/health", "tgi.health", media_type="text/plain"),
+        Route("GET", f"{base}/health", "tgi.health", media_type=plain),
+        Route("GET", f"{base}/ping", "tgi.health", media_type=plain),
+        Route("GET", base, "tgi.health", media_type=plain),
+        Route("GET", f"{base}/", "tgi.health", media_type=plain),
         Route("GET", f"{base}/info", "tgi.info"),
         Route("GET", f"{base}/v1/models", "tgi.models"),
     )
@@ -91,6 +94,7 @@ def _hf(base: str) -> tuple[Route, ...]:
     """Those of an Inference Endpoint, below the address that its client has for a model."""
     return (
         Route("POST", base, "hf.inference", streams=True),
+        Route("POST", f"{base}/", "hf.inference", streams=True),
         Route("POST", f"{base}/v1/chat/completions", "openai.tgi_chat", streams=True),
         Route("GET", f"{base}/health", "hf.health", media_type="text/plain"),
         Route("GET", f"{base}/info", "hf.info"),

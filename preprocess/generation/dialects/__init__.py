@@ -15,7 +15,7 @@ from typing import Any, cast
 from preprocess.answers.work import Work
 from preprocess.dialects import OPERATIONS, OURS_OPERATION, operation_by_body
 from preprocess.dialects.operation import Answered, Asked, Operation
-from preprocess.generation.dialects import generate, hf, openai, openai_voice, ours, tgi, v2
+from preprocess.generation.dialects import generate, openai, openai_voice, ours, tgi, v2
 from preprocess.generation.voice import Spoken, Voice
 from preprocess.request import Request
 from preprocess.response import Reply, answer_body
@@ -46,7 +46,7 @@ WAYS = {
     "tgi.generate": Way(tgi.read_whole, tgi.TgiVoice),
     "tgi.generate_stream": Way(tgi.read_stream, tgi.TgiVoice),
     "tgi.root": Way(tgi.read_root, tgi.RootVoice),
-    "hf.inference": Way(hf.read, tgi.RootVoice),
+    "hf.inference": Way(tgi.read_root, tgi.RootVoice),
     "v2.infer": Way(v2.read, ours.OwnVoice, v2.write),
     "v2.generate": Way(generate.read_whole, generate.GenerateVoice),
     "v2.generate_stream": Way(generate.read_stream, generate.GenerateVoice),

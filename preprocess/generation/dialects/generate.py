@@ -115,6 +115,7 @@ class GenerateVoice:
 
     def __init__(self, spoken: Spoken) -> None:
         self._spoken = spoken
+        self._has_told = False
 
     def whole(self, sequences: Rows[Sequence]) -> Any:
         return self._answer(self._spoken.text(0, sequences[0]))
@@ -131,10 +132,14 @@ class GenerateVoice:
         return b""
 
     def piece(self, at: int, piece: Piece, sequence: Sequence) -> bytes:
-        return event(self._answer(piece.text)) if piece.text else b""
+        if not piece.text:
+            return b""
+        self._has_told = True
+        return event(self._answer(piece.text))
 
     def end(self, at: int, sequence: Sequence) -> bytes:
-        return b""
+        """Of no text at all, too, there is an answer."""
+        return b"" if self._has_told else event(self._answer(""))
 
     def last(self, sequences: Rows[Sequence]) -> bytes:
         return b""

@@ -13,10 +13,9 @@ from typing import Any
 
 from preprocess.dialects.operation import Asked, check_name, read_fields, read_flag
 from preprocess.generation.dialects.parameters import LEAST, VLLM_LACKS, check_least, taken
-from preprocess.generation.dialects.sampling import as_vllm
+from preprocess.generation.dialects.sampling import as_vllm, fold_seed
 from preprocess.request import wrong
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.generation import MAX_SEED
 
 _TAKEN = {
     "max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens",
@@ -90,10 +89,7 @@ def _read(asked: Asked, body: Mapping[str, Any], *, echo: bool, logprobs: bool) 
     _check_stream_options(body)
     parameters = {"do_sample": True, **taken(body, _TAKEN)}
     as_vllm(parameters, asked.endpoint.generation)
-    seed = parameters.get("seed")
-    if type(seed) is int and -MAX_SEED - 1 <= seed < 0:
-        # Any of 64 bits, there.
-        parameters["seed"] = seed + MAX_SEED + 1
+    fold_seed(parameters)
     parameters |= {"return_full_text": echo, "logprobs": logprobs}
     return {"parameters": parameters, "stream": read_flag(body, "stream")}
 

@@ -45,9 +45,9 @@ class _OpenAIVoice(ABC):
         """What came of one."""
 
     @abstractmethod
-    def listed(self, tokens: Rows[Token], sequence: Sequence, offset: int) -> Any:
-        """Tokens with their log-probabilities; `offset` characters of the text are before them,
-        which begins with no prompt where log-probabilities are asked for."""
+    def listed(self, tokens: Rows[Token], sequence: Sequence) -> Any:
+        """Tokens with their log-probabilities. Where those are asked for, the text begins with no
+        prompt."""
 
     def _frame(self, kind: str) -> dict[str, Any]:
         spoken = self.spoken
@@ -75,7 +75,7 @@ class _OpenAIVoice(ABC):
     def piece(self, at: int, piece: Piece, sequence: Sequence) -> bytes:
         listed = None
         if self.logprobs:
-            listed = self.listed(piece.tokens, sequence, piece.offset)
+            listed = self.listed(piece.tokens, sequence)
         if not piece.text and not listed:
             return b""
         return self._chunk({**self.delta(at, piece.text, listed), "finish_reason": None})
@@ -100,7 +100,7 @@ class CompletionVoice(_OpenAIVoice):
     def choice(self, at: int, sequence: Sequence) -> dict[str, Any]:
         listed = None
         if self.logprobs:
-            listed = self.listed(sequence.tokens, sequence, 0)
+            listed = self.listed(sequence.tokens, sequence)
         return {"index": at, "text": self.spoken.text(at, sequence), "logprobs": listed}
 
     def begin(self) -> bytes:
@@ -117,16 +117,12 @@ class CompletionVoice(_OpenAIVoice):
     def delta(self, at: int, text: str, logprobs: Any) -> dict[str, Any]:
         return {"index": at, "text": text, "logprobs": logprobs}
 
-    def listed(self, tokens: Rows[Token], sequence: Sequence, offset: int) -> Any:
-        offsets = []
-        for token in tokens:
-            offsets.append(offset)
-            offset += len(token.text)
+    def listed(self, tokens: Rows[Token], sequence: Sequence) -> Any:
         return {
             "tokens": [sequence.token_text(token.id) for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
             "top_logprobs": None,
-            "text_offset": offsets,
+            "text_offset": [token.offset for token in tokens],
         }
 
 
@@ -137,7 +133,7 @@ class ChatVoice(_OpenAIVoice):
     in_each: Mapping[str, Any] = {}
 
     def choice(self, at: int, sequence: Sequence) -> dict[str, Any]:
-        listed = self.listed(sequence.tokens, sequence, 0) if self.logprobs else None
+        listed = self.listed(sequence.tokens, sequence) if self.logprobs else None
         message = {"role": "assistant", "content": sequence.text, "refusal": None}
         return {"index": at, "message": message, "logprobs": listed}
 
@@ -155,7 +151,7 @@ class ChatVoice(_OpenAIVoice):
         delta = {**self.in_each, "content": text} if text else dict(self.in_each)
         return {"index": at, "delta": delta, "logprobs": logprobs}
 
-    def listed(self, tokens: Rows[Token], sequence: Sequence, offset: int) -> Any:
+    def listed(self, tokens: Rows[Token], sequence: Sequence) -> Any:
         rows = []
         for token in tokens:
             text = sequence.token_text(token.id)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from preprocess.generation.request import OF_SAMPLING
-from transformer_serving.contract.generation import LEAST_SAMPLING, Generation
+from transformer_serving.contract.generation import LEAST_SAMPLING, MAX_SEED, Generation
 
 _SPEAKING_OF_IT = ("do_sample", *OF_SAMPLING, "typical_p")
 _WITHOUT_EFFECT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
@@ -51,6 +51,14 @@ def as_tgi(own: dict[str, Any], sent: Mapping[str, Any]) -> None:
         )
     for name, value in _WITHOUT_EFFECT.items():
         own.setdefault(name, value)
+
+
+def fold_seed(own: dict[str, Any]) -> None:
+    """A seed of 64 bits, with a sign or without, becomes the one of ours that is 2^63 from it."""
+    seed = own.get("seed")
+    # What is no such number stays, to be refused.
+    if type(seed) is int and -MAX_SEED - 1 <= seed <= 2 * MAX_SEED + 1:
+        own["seed"] = seed % (MAX_SEED + 1)
 
 
 def _any(own: dict[str, Any]) -> bool:

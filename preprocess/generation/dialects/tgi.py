@@ -1,4 +1,5 @@
-"""text-generation-inference: /tgi/NAME/generate, /generate_stream, and its root.
+"""text-generation-inference: /tgi/NAME/generate, /generate_stream, and its root, which is the
+Hugging Face Inference API's too.
 
 Fields and answers are those of its openapi.json, as npm's @huggingface/tasks has them in types.
 A stop string ends the text and is not part of it. Its router reads the fields that it knows and
@@ -14,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from preprocess.dialects.operation import Asked, given, read_flag, read_object
-from preprocess.generation.dialects.sampling import as_tgi
+from preprocess.generation.dialects.sampling import as_tgi, fold_seed
 from preprocess.generation.sequence import Piece, Sequence, Token
 from preprocess.generation.voice import Spoken, ending_of, event
 from preprocess.request import wrong
@@ -50,11 +51,14 @@ def read_stream(asked: Asked) -> dict[str, Any]:
     return _read_one(asked, stream=True)
 
 
-def read_root(asked: Asked, *, full_text: bool = False) -> dict[str, Any]:
-    """Of several prompts, or sequences, the answers are those of the pipeline."""
+def read_root(asked: Asked) -> dict[str, Any]:
+    """Of several prompts, or sequences, the answers are those of the pipeline. The text begins with
+    the prompt, as its router has it there of a model whose task is text-generation; `options` of
+    the Inference API, about loading, is passed over as any field is.
+    """
     body = read_object(asked.body)
     stream = read_flag(body, "stream")
-    own = _read(body, _LACKS_OF_ONE if stream else _LACKS, stream=stream, full_text=full_text)
+    own = _read(body, _LACKS_OF_ONE if stream else _LACKS, stream=stream, full_text=True)
     return {"text": body.get("inputs"), "parameters": own, "stream": stream}
 
 
@@ -76,6 +80,7 @@ def _read(
     details = read_flag(parameters, "details")
     own = given(parameters, {**_TAKEN, _SEVERAL: _SEVERAL})
     as_tgi(own, parameters)
+    fold_seed(own)
     own.setdefault("return_full_text", full_text)
     own["logprobs"] = details or stream
     return own
@@ -120,6 +125,7 @@ class TgiVoice:
         parameters = spoken.body.get("parameters") or {}
         self._details = bool(parameters.get("details"))
         self._told = 0
+        self._is_whole = False
 
     def whole(self, sequences: Rows[Sequence]) -> Any:
         return self._answer(0, sequences[0])
@@ -136,7 +142,7 @@ class TgiVoice:
 
     def piece(self, at: int, piece: Piece, sequence: Sequence) -> bytes:
         """An event a token; that of the last carries the whole text."""
-        tokens = piece.tokens or (Token(0, piece.text, None, False),)
+        tokens = piece.tokens or (Token(0, piece.text, None, special=False),)
         events = []
         for token in tokens:
             self._told += 1
@@ -145,6 +151,7 @@ class TgiVoice:
         return b"".join(events)
 
     def _event(self, at: int, token: Token, ended: Sequence | None) -> bytes:
+        self._is_whole = ended is not None
         return event(
             {
                 "index": self._told,
@@ -157,11 +164,11 @@ class TgiVoice:
         )  # fmt: skip
 
     def end(self, at: int, sequence: Sequence) -> bytes:
-        if self._told:
+        if self._is_whole:
             return b""
-        # No token at all: its clients wait for the text of the end all the same.
+        # An end without a token: its clients wait for the whole text all the same.
         self._told += 1
-        return self._event(at, Token(0, "", None, True), sequence)
+        return self._event(at, Token(0, "", None, special=True), sequence)
 
     def last(self, sequences: Rows[Sequence]) -> bytes:
         return b""

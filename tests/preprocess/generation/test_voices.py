@@ -143,6 +143,27 @@ async def test_offsets_are_places_in_the_answers_text_streamed_or_not(text: Aske
         assert [one for offsets in told for one in offsets] == places
 
 
+@pytest.mark.parametrize("first", ["w20", "every"])
+async def test_offsets_are_the_tokens_own_where_a_stop_string_holds_text_back(
+    text: Asker, first: str
+) -> None:
+    body = {
+        **GREEDY, "prompt": f"{first} w21 w22 w23", "logprobs": 1, "stop": ["w21 w29"],
+        "max_tokens": 8,
+    }  # fmt: skip
+    [row] = (await text.answer(body, COMPLETIONS))["choices"]
+    offsets = row["logprobs"]["text_offset"]
+    for at, token in zip(offsets, row["logprobs"]["tokens"], strict=True):
+        assert row["text"][at : at + len(token)] == token
+    chunks = (await text.events({**body, "stream": True}, COMPLETIONS))[:-1]
+    told = [row["logprobs"] for chunk in chunks for row in chunk["choices"] if row["logprobs"]]
+    assert [one for listed in told for one in listed["text_offset"]] == offsets
+    # What is behind the text that is answered has its place there too.
+    [row] = (await text.answer({**body, "stop": ["w22 w23"]}, COMPLETIONS))["choices"]
+    assert row["text"] == f" {first} w21 "
+    assert row["logprobs"]["text_offset"] == offsets[:4]
+
+
 @pytest.mark.parametrize("together", [False, True])
 async def test_what_is_behind_a_stop_string_is_not_counted_however_it_came(
     text: Asker, together: bool
@@ -288,9 +309,21 @@ async def test_tgi(text: Asker) -> None:
         "length", 3, 4,
     )  # fmt: skip
     assert details["tokens"][0] == {"id": 20, "text": " w20", "logprob": -1.5, "special": False}
-    assert await text.answer(body, "tgi.root") == [answer]
-    whole = {**body, "parameters": {"max_new_tokens": 3, "return_full_text": True}}
-    assert await text.answer(whole, "tgi.root") == [{"generated_text": PROMPT + NEXT}]
+
+
+@pytest.mark.parametrize("operation", ["tgi.root", "hf.inference"])
+async def test_a_server_of_generated_text_begins_with_the_prompt_at_its_root(
+    text: Asker, operation: str
+) -> None:
+    body = {"inputs": PROMPT, "parameters": DETAILS, "options": {"use_cache": False}}
+    answer = await text.answer(body, "tgi.generate")
+    full = {**answer, "generated_text": PROMPT + NEXT}
+    for said, wanted in ((None, full), (True, full), (False, answer)):
+        asked = {**body, "parameters": {**DETAILS, "return_full_text": said}}
+        assert await text.answer(asked, operation) == [wanted]
+    assert await text.answer(body, operation) == [full]
+    whole = {**body, "parameters": {**DETAILS, "return_full_text": True}}
+    assert await text.answer(whole, "tgi.generate") == full
 
 
 @pytest.mark.parametrize("prompt", [PROMPT, "every w20 w21 w22"])
@@ -303,7 +336,9 @@ async def test_tgis_stream_is_an_event_a_token(text: Asker, prompt: str) -> None
     details = events[-1]["details"]
     assert (details["finish_reason"], details["generated_tokens"]) == ("length", 7)
     assert details["input_length"] == len(prompt.split())
-    assert await text.events({**body, "stream": True}, "tgi.root") == events
+    *before, last = await text.events({**body, "stream": True}, "tgi.root")
+    assert [*before, {**last, "generated_text": told}] == events
+    assert last["generated_text"] == prompt + told
 
 
 async def test_tgis_stream_ends_at_a_stop_string(text: Asker) -> None:
@@ -382,9 +417,41 @@ async def test_nothing_new_is_an_event_of_tgi_all_the_same(text: Asker) -> None:
     assert (event["generated_text"], event["details"]["finish_reason"]) == ("", "eos_token")
 
 
-async def test_the_inference_api_has_the_prompt_in_its_answer(text: Asker) -> None:
-    body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 3}, "options": {"use_cache": False}}
-    assert await text.answer(body, "hf.inference") == [{"generated_text": PROMPT + NEXT}]
+async def test_an_end_of_tgi_without_a_token_has_the_text_too(text: Asker) -> None:
+    """Of `every` twice the engine's last message has none."""
+    body = {"inputs": "every every w20", "parameters": {"max_new_tokens": 4, "seed": 5}}
+    *events, end = await text.events(body, "tgi.generate_stream")
+    assert [row["generated_text"] for row in events] == [None] * 4
+    told = "".join(row["token"]["text"] for row in events)
+    assert (end["index"], end["generated_text"]) == (5, told)
+    assert (end["token"]["text"], end["token"]["special"]) == ("", True)
+    assert end["details"] == {
+        "finish_reason": "length", "generated_tokens": 4, "seed": 5, "input_length": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("operation", "own"),
+    [
+        ("tgi.generate", {"inputs": PROMPT}),
+        (TGI_CHAT, {"messages": MESSAGES, "temperature": 1}),
+        (COMPLETIONS, {"prompt": PROMPT, "temperature": 1}),
+    ],
+)
+async def test_a_seed_is_any_of_64_bits(text: Asker, operation: str, own: dict[str, Any]) -> None:
+    """Signed at OpenAI's and vLLM's, without a sign at text-generation-inference's."""
+    answers = []
+    for seed in (7, 2**63 + 7, 7 - 2**63):
+        said = {"parameters": {"seed": seed, "do_sample": True, "details": True}}
+        body = {**own, **(said if operation.startswith("tgi.") else {"seed": seed})}
+        answer = await text.answer(body, operation)
+        answers.append([answer.get("choices"), answer.get("generated_text"), answer.get("details")])
+    assert answers[1:] == answers[:1] * 2
+    wrong: tuple[Any, ...] = (2**64, -(2**63) - 1, 0.5, "7", True)
+    for seed in wrong:
+        more = {"parameters": {"seed": seed}} if operation.startswith("tgi.") else {"seed": seed}
+        status, _ = await text.refusal({**own, **more}, operation)
+        assert status in (400, 422)
 
 
 @pytest.mark.parametrize("operation", ["tgi.root", "hf.inference"])
@@ -494,6 +561,8 @@ async def test_tritons_generate(text: Asker) -> None:
     status, error = await text.refusal({"text_input": 1}, "v2.generate")
     assert (status, error["code"]) == (400, "invalid_field")
     assert "text_input" in error["error"]
+    [event] = await text.events({"text_input": "</s>", "id": "9"}, "v2.generate_stream")
+    assert event == {**answer, "text_output": ""}
     failed = await text.events({"text_input": "fail w30"}, "v2.generate_stream")
     assert failed[-1]["code"] == "engine_failed"
 
