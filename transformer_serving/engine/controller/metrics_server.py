@@ -66,8 +66,8 @@ def serve_metrics(
 
 
 class _Server(ThreadingHTTPServer):
-    """With so many connections at a time. A further one ends the one that has been longest without a
-    whole head, so that who drips keeps nobody else out.
+    """With so many connections at a time. A further one ends the one that has been longest without
+    its whole head, so that who drips keeps nobody else out.
     """
 
     daemon_threads = True
