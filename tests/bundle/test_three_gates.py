@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import pytest
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
 from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.bundle.signing import new_key, sign_bundle
 from transformer_serving.desk.failure import Failure
 from transformer_serving.engine.controller.control_plane import verification
 from transformer_serving.engine.controller.control_plane.served import Served
-from transformer_serving.engine.endpoint_config import EndpointFields
+from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
 
 # The image pin 24.10 of versions.toml, as its container would state it.
 TENSORRT = "10.5.0.18"
@@ -47,19 +51,21 @@ def _server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     verification._server.cache_clear()
 
 
+SERVED = Served(
+    endpoint="e",
+    model="e",
+    model_id="m",
+    preprocess=None,
+    framework="tensorrt",
+    fields=EndpointFields(),
+    fingerprint="f",
+    content="c",
+)
+
+
 def controller_says(folder: Path) -> str:
-    served = Served(
-        endpoint="e",
-        model="e",
-        model_id="m",
-        preprocess=None,
-        framework="tensorrt",
-        fields=EndpointFields(),
-        fingerprint="f",
-        content="c",
-    )
     with pytest.raises(ContractError) as caught:
-        verification.verify(served, folder / "model", b"# bundle-version: 77\n")
+        verification.verify(SERVED, folder / "model", b"# bundle-version: 77\n")
     return str(caught.value)
 
 
@@ -88,3 +94,40 @@ def test_a_tampered_plan(tmp_path: Path, endpoint_fields: dict[str, Any]) -> Non
     plan.write_bytes(changed)
     for said in (deploy_says(tmp_path), controller_says(tmp_path)):
         assert "is not the one of the manifest" in said
+
+
+def test_a_plan_is_signed_where_it_may_bring_code(
+    tmp_path: Path, endpoint_fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Triton's flag each may, whatever its manifest says; also one without, and one that is
+    here already."""
+    folder, own = tmp_path / "bundle", tmp_path / "own"
+    write_bundle(
+        folder, endpoint_fields, engine="tensorrt", content=FITTING, tensorrt=STATED,
+        config='input { name: "a" data_type: TYPE_INT32 dims: 1 }\n'
+        'output { name: "b" data_type: TYPE_FP32 dims: 1 }\n',
+    )  # fmt: skip
+    served = replace(
+        SERVED,
+        fields=EndpointFields(
+            TensorFields(["a"], ["int32"], [[1]]), TensorFields(["b"], ["float32"], [[1]])
+        ),
+    )
+    model, code = folder / "model", folder / "preprocess.py"
+    own.mkdir()
+    (own / "model.plan").write_bytes(FITTING)
+    config = verification.verify(served, model, code.read_bytes()).config
+    verification.verify(served, own, None)
+    monkeypatch.setenv(COMPATIBLE_VARIABLE, "1")
+    verification._server.cache_clear()
+    with pytest.raises(verification.Refused, match=TRUSTED_KEYS_VARIABLE):
+        verification.verify(served, model, code.read_bytes())
+    with pytest.raises(verification.Refused, match=TRUSTED_KEYS_VARIABLE):
+        verification.verify(served, own, None)
+    with pytest.raises(verification.Refused, match=TRUSTED_KEYS_VARIABLE):
+        verification.check_again(model, config)
+    key = new_key("me", tmp_path)[1]
+    sign_bundle(folder, key)
+    monkeypatch.setenv(TRUSTED_KEYS_VARIABLE, key.public)
+    assert verification.verify(served, model, code.read_bytes()).signed_by == key.public
+    verification.check_again(model, config)

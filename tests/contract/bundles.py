@@ -29,12 +29,13 @@ def write_bundle(
     content: bytes,
     tensorrt: dict[str, Any] | None = None,
     kit_version: str = "0.1.0",
+    config: str = "",
 ) -> Manifest:
-    """Write the folder and its manifest, which is returned."""
+    """Write the folder and its manifest, which is returned; `config` is more of config.pbtxt."""
     model = folder / "model"
     model.mkdir(parents=True, exist_ok=True)
     (model / SUFFIXES[engine]).write_bytes(content)
-    (model / "config.pbtxt").write_text(f'backend: "{ENGINE_BACKENDS[engine][0]}"\n')
+    (model / "config.pbtxt").write_text(f'backend: "{ENGINE_BACKENDS[engine][0]}"\n{config}')
     parts = {
         entry.path: entry.sha256
         for entry in (entry_of(folder, path) for path in model.iterdir())

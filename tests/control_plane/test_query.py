@@ -165,7 +165,13 @@ def test_what_another_engine_would_be_lost_in_ends_soon(
     assert list(select(LONG, predicates(FILTERS, {"name": pattern}))) == found
 
 
-@pytest.mark.parametrize("pattern", ["(", "a" * 10_001, "(?P<a", "[", "*"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(", "a" * 10_001, "(?P<a", "[", "*"),
+        *("(?V1)a", "(?a)(?u)b", "(?au)a", f"a{{{'9' * 5000}}}"),
+    ],
+)
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ApiError) as caught:
         predicates(FILTERS, {"name": pattern})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from transformer_serving.contract import known_keys
 from transformer_serving.contract.keys import VARIABLE, Key, digest_of, keys_text, new_key, now
 from transformer_serving.contract.replacement import replace_file
+from transformer_serving.engine.controller import metrics_server
 from transformer_serving.engine.controller.metrics_server import keys_of, serve_metrics
 
 FIGURES, CALLER = new_key(), new_key()
@@ -83,3 +86,47 @@ def test_the_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture
         assert ask(port, x_api_key=FIGURES)[0] == 200
         replace_file(path, keys_text(ROWS[1:]))
         assert ask(port, x_api_key=FIGURES)[0] == 401
+
+
+BEGUN = b"GET /metrics HTTP/1.1\r\nx: "
+
+
+def is_ended(connection: socket.socket) -> bool:
+    with contextlib.suppress(ConnectionError):
+        return connection.recv(1) == b""
+    return True
+
+
+def test_who_drips_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor more threads than a few: each further one ends the oldest."""
+    monkeypatch.setattr(metrics_server, "_CLIENT_S", 3600.0)
+    with serving({}) as port, contextlib.ExitStack() as stack:
+        dripping = []
+        for _ in range(60):
+            one = socket.create_connection(("127.0.0.1", port), timeout=60)
+            dripping.append(stack.enter_context(one))
+            one.sendall(BEGUN)
+        assert ask(port) == (200, PAGE, None)
+        # One of the rest has made room for the one that asked.
+        assert all(is_ended(one) for one in dripping[: 60 - 15])
+        for one in dripping[-15:]:
+            one.sendall(b"a\r\n\r\n")
+            assert one.recv(12) == b"HTTP/1.0 200"
+
+
+def test_a_head_has_one_time_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a byte of it comes."""
+    monkeypatch.setattr(metrics_server, "_CLIENT_S", 1.0)
+    with (
+        serving({}) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=0.05) as dripping,
+    ):
+        dripping.sendall(BEGUN)
+        late, ended = time.monotonic() + 60, False
+        while not ended and time.monotonic() < late:
+            with contextlib.suppress(TimeoutError):
+                ended = is_ended(dripping)
+            with contextlib.suppress(ConnectionError):
+                dripping.sendall(b"a")
+        assert ended
+        assert ask(port) == (200, PAGE, None)

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.gateway.conftest import Server, running_session
+from tests.gateway.empty_blocks import of_empty_blocks
 from tests.gateway.kept_connections import KeptConnections
 
 HEAD = b"POST /serve/ours HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
@@ -56,8 +57,11 @@ def of_many(unit: bytes, size: int) -> bytes:
     return b"[" + b",".join([unit] * (size // (len(unit) + 1))) + b"]"
 
 
+_GZIP = b"content-encoding: gzip\r\n"
+
+
 def packed(raw: bytes) -> tuple[bytes, bytes]:
-    return b"content-encoding: gzip\r\n", gzip.compress(raw)
+    return _GZIP, gzip.compress(raw)
 
 
 async def post(port: int, body: bytes, more: bytes = b"", head: bytes = HEAD) -> int | str:
@@ -123,6 +127,11 @@ def attacks() -> dict[str, tuple[Callable[[int], Awaitable[Statuses]], set[int |
     refused = b'{"raise": "value", "text": "a", "x": '
     numbers = refused + of_many(b"0.123456789", 1_000_000) + b"}"
     keys = refused + b"{" + b",".join(b'"%017d":1' % one for one in range(90_000)) + b"}}"
+    # Last, so that whatever looks at the members before has all of it beside them.
+    members = gzip.compress(b"") * 1000 + gzip.compress(
+        refused + b'"' + b"a" * 1_960_000 + b'"}', compresslevel=0
+    )
+    blocks = of_empty_blocks(b'{"raise": "value", "text": "a"}', 1_990_000, 31)
     chunk = b"f4240\r\n" + b"a" * 1_000_000 + b"\r\n"
     return {
         "none": (one_by_one(20, b"", b"{}"), {200}),
@@ -138,6 +147,8 @@ def attacks() -> dict[str, tuple[Callable[[int], Awaitable[Statuses]], set[int |
         "2 MB of commas in a text, 20 at once": (
             at_once(20, b"", refused + b'"' + b"," * 1_990_000 + b'"}'), {422},
         ),
+        "gzip of 1,000 empty members and 2 MB, 20 at once": (at_once(20, _GZIP, members), {422}),
+        "gzip of 2 MB of empty blocks, 20 at once": (at_once(20, _GZIP, blocks), {422}),
         "80 stalled, 16 MB declared": (
             stalled(80, b"content-length: 16000000", b"a" * 15_999_999), {413, "reset"},
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import random
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.gateway.empty_blocks import of_empty_blocks
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.body import incoming as body_module
 from transformer_serving.gateway.body.content_encoding import Decoder, Gzip, Plain, decoder_for
@@ -41,13 +43,15 @@ def settings_of(limit: int, memory: int = 10**9, **more: Any) -> GatewaySettings
     return replace(read_settings({}), max_body_bytes=limit, body_memory_bytes=memory, **more)
 
 
-def decoded(decoder: Decoder, data: bytes, cuts: list[int], step: int | None = None) -> bytes | str:
-    """What comes out, or the code of the error; at most `step` bytes in one call."""
+def decoded(
+    decoder: Decoder, data: bytes, cuts: list[int], step: int | None = None, work: int | None = None
+) -> bytes | str:
+    """What comes out, or the code of the error; at most `step` bytes in one call, of `work`."""
     try:
         for chunk in chunked(data, cuts):
             while True:
                 before, most = decoder.held, decoder.most(chunk, step)
-                whole = decoder.feed(chunk, step)
+                whole = decoder.feed(chunk, step, work)
                 assert decoder.held - before <= most
                 if whole:
                     break
@@ -64,23 +68,29 @@ def test_plain_is_whole_or_too_large(data: bytes, cuts: list[int], limit: int) -
 
 
 STEP = st.none() | st.integers(1, 50)
+WORK = st.none() | st.integers(1, 200)
 
 
-@given(st.lists(DATA, max_size=4), st.integers(0, 5), CUTS, st.integers(0, 9), STEP)
+@given(st.lists(DATA, max_size=4), st.integers(0, 300), CUTS, st.integers(0, 9), STEP, WORK)
 def test_gzip_of_any_members_and_padding(
-    members: list[bytes], padding: int, cuts: list[int], level: int, step: int | None
+    members: list[bytes],
+    padding: int,
+    cuts: list[int],
+    level: int,
+    step: int | None,
+    work: int | None,
 ) -> None:
     packed = b"".join(gzip.compress(member, level) + b"\0" * padding for member in members)
-    assert decoded(Gzip(100_000), packed, cuts, step) == b"".join(members)
+    assert decoded(Gzip(100_000), packed, cuts, step, work) == b"".join(members)
 
 
-@given(DATA, CUTS, st.integers(0, 4000), STEP)
+@given(DATA, CUTS, st.integers(0, 4000), STEP, WORK)
 def test_gzip_up_to_the_limit_and_no_further(
-    data: bytes, cuts: list[int], limit: int, step: int | None
+    data: bytes, cuts: list[int], limit: int, step: int | None, work: int | None
 ) -> None:
     packed = gzip.compress(data)
     expected = data if max(len(data), len(packed)) <= limit else "too_large"
-    assert decoded(Gzip(limit), packed, cuts, step) == expected
+    assert decoded(Gzip(limit), packed, cuts, step, work) == expected
 
 
 @given(st.binary(min_size=1, max_size=300), CUTS, st.integers(1, 400))
@@ -128,13 +138,13 @@ def test_a_bomb_costs_its_limit_only(coding: bytes, wbits: int) -> None:
         tracemalloc.stop()
 
 
-@given(DATA, CUTS, st.integers(0, 4000), STEP)
+@given(DATA, CUTS, st.integers(0, 4000), STEP, WORK)
 def test_deflate_up_to_the_limit_and_no_further(
-    data: bytes, cuts: list[int], limit: int, step: int | None
+    data: bytes, cuts: list[int], limit: int, step: int | None, work: int | None
 ) -> None:
     packed = zlib.compress(data)
     expected = data if len(data) <= limit and len(packed) <= limit else "too_large"
-    assert decoded(decoder_for(b"Deflate", limit), packed, cuts, step) == expected
+    assert decoded(decoder_for(b"Deflate", limit), packed, cuts, step, work) == expected
 
 
 @given(DATA, CUTS, st.integers(1, 1000))
@@ -166,6 +176,40 @@ def test_a_flipped_byte_of_deflate_never_gives_other_data(
 def test_thousands_of_empty_members_are_refused() -> None:
     assert decoded(Gzip(10**6), gzip.compress(b"") * 5000, []) == "malformed_body"
     assert decoded(Gzip(10**6), gzip.compress(b"a") * 1024, []) == b"a" * 1024
+
+
+def test_members_count_as_work() -> None:
+    """So that the event loop begins no thousand of them."""
+    gzipped = Gzip(10**6)
+    assert not gzipped.feed(gzip.compress(b"a") * 1024, 65_536, 8192)
+    assert 0 < gzipped.held <= 8192 // 64
+    assert gzipped.feed(b"")
+    assert gzipped.finish() == b"a" * 1024
+
+
+def test_padding_counts_as_work() -> None:
+    gzipped = Gzip(10**6)
+    body = gzip.compress(b"a") + bytes(500_000) + gzip.compress(b"b")
+    assert not gzipped.feed(body, 65_536, 8192)
+    assert gzipped.held == 1
+    assert gzipped.feed(b"")
+    assert gzipped.finish() == b"ab"
+
+
+@pytest.mark.parametrize(("coding", "wbits"), [(b"gzip", 31), (b"deflate", 15)])
+def test_blocks_of_nothing_count_as_work(coding: bytes, wbits: int) -> None:
+    """Each of them has tables of its own, which zlib builds for nothing."""
+    decoder = decoder_for(coding, 10**6)
+    assert not decoder.feed(of_empty_blocks(b"the end", 500_000, wbits), 65_536, 8192)
+    assert decoder.held == 0
+    assert decoder.feed(b"")
+    assert decoder.finish() == b"the end"
+
+
+@pytest.mark.parametrize("size", [10, 5000])
+def test_what_most_send_is_one_step(size: int) -> None:
+    data = b'{"text": "' + b"rain and tea " * (size // 13) + b'"}'
+    assert Gzip(10**6).feed(gzip.compress(data), 65_536, 8192)
 
 
 class Caller:
@@ -202,6 +246,25 @@ async def test_incoming_bodies(data: bytes, cuts: list[int], packed: bool, limit
             assert memory.held == len(data)
     await incoming.drop()
     assert not caller.messages
+    assert memory.held == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        gzip.compress(b"a") * 1000,
+        gzip.compress(random.Random(0).randbytes(60_000)),
+        of_empty_blocks(b"the end", 500_000, 31),
+    ],
+    ids=["of many members", "that is hardly smaller", "of empty blocks"],
+)
+async def test_what_is_work_but_little_takes_little_memory(sent: bytes) -> None:
+    """In the thread, too, it may hold what the event loop would have, and not the whole limit."""
+    memory, caller = body_memory(70_000), Caller(sent)
+    with memory.share() as share:
+        got = await Incoming(caller, settings_of(10**6)).read({b"content-encoding": b"gzip"}, share)
+        assert got == gzip.decompress(sent)
+        assert memory.held == len(got)
     assert memory.held == 0
 
 

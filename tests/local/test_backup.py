@@ -319,6 +319,48 @@ def test_a_backup_does_not_write_outside(state: Path, tmp_path: Path, kind: byte
     assert not (state / "outside").exists()
 
 
+def long_way_out(bad: Path) -> None:
+    """Links to "../victim" for whom tarfile's filter takes them to be inside: the way through them
+    is longer than a path may be, so that it is not looked at to its end.
+    """
+    part, way, shorts = "d" * 247, "", "abcdefghijklmnop"
+    rows: list[tuple[str, bytes, str]] = []
+    for short in shorts:
+        rows += [(f"{way}{part}", tarfile.DIRTYPE, ""), (f"{way}{short}", tarfile.SYMTYPE, part)]
+        way += f"{part}/"
+    deep = f"{'/'.join(shorts)}/{'l' * 254}"
+    rows += [
+        (deep, tarfile.SYMTYPE, "../" * len(shorts)),
+        ("out", tarfile.SYMTYPE, f"{deep}/.."),
+        ("second-name", tarfile.LNKTYPE, "out/victim"),
+        ("second-name", tarfile.REGTYPE, ""),
+    ]
+    with tarfile.open(bad, "w", format=tarfile.PAX_FORMAT) as archive:
+        for name, kind, link in rows:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, link
+            archive.addfile(member)
+
+
+@pytest.mark.usefixtures("filters")
+def test_what_gets_by_tarfiles_own_filter_does_not_write_outside(
+    state: Path, tmp_path: Path
+) -> None:
+    """CVE-2025-4517; of a file and of a pipe, as a container reads it."""
+    victim, bad = state / "victim", tmp_path / "bad.tar"
+    victim.write_text("precious")
+    long_way_out(bad)
+    (state / "piped").mkdir()
+    with pytest.raises(Failure) as refused:
+        restore(state, bad)
+    assert victim.read_text() == "precious"
+    with bad.open("rb") as pipe, pytest.raises(Failure, match="not a whole backup"):
+        backup_file.unpack(pipe, state / "piped")
+    assert "not a whole backup" in str(refused.value)
+    assert victim.read_text() == "precious"
+    assert list((state / "piped").iterdir()) == [state / "piped" / ("d" * 247)]
+
+
 @pytest.mark.parametrize("manifest", ["[]", "{}", '{"format": null, "sha256": {}}'])
 def test_what_has_another_manifest_is_no_backup(state: Path, tmp_path: Path, manifest: str) -> None:
     (tmp_path / "backup.json").write_text(manifest)

@@ -180,10 +180,10 @@ def _pattern(
         )
     try:
         pattern = regex.compile(text, flags | regex.VERSION0)
-    except (regex.error, RecursionError, OverflowError) as error:
-        raise ApiError(
-            ApiFailure.REGEX, f"{names}: {getattr(error, 'msg', 'too large')}"
-        ) from error
+    except (regex.error, RecursionError, OverflowError, ValueError) as error:
+        # ValueError: of flags, and of numbers that are longer than Python reads.
+        fault = getattr(error, "msg", "too large, or its flags exclude one another")
+        raise ApiError(ApiFailure.REGEX, f"{names}: {fault}") from error
     left = _PATTERN_SECONDS
 
     def found(value: str) -> bool:

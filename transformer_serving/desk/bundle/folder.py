@@ -6,6 +6,8 @@ Tested by tests/bundle/test_writer.py.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.refusals import open_manifest
 from transformer_serving.contract.manifest import Manifest
 from transformer_serving.contract.signatures import (
+    TrustedKeys,
     check_signed_manifest,
     check_signed_preprocess,
     read_trusted_keys,
@@ -52,18 +55,43 @@ def open_bundle_to_sign(path: Path) -> Bundle:
     return _opened(path)
 
 
+def open_listing(path: Path) -> Manifest:
+    """The manifest of a folder that has nothing else yet but its signature. Raises Failure (exit
+    code 2) where it cannot be read, or where no trusted key signed it."""
+    with _served_from(path) as keys:
+        if keys is not None and (path / "model" / "manifest.json").is_file():
+            check_signed_manifest(path / "model", keys)
+    return _manifest(path)
+
+
 def _check_signatures(bundle: Bundle) -> None:
-    try:
-        keys = read_trusted_keys(os.environ)
+    with _served_from(bundle.folder) as keys:
         if keys is not None:
             check_signed_manifest(bundle.model_folder, keys)
             check_signed_preprocess(bundle.preprocess.read_bytes(), keys)
+
+
+@contextmanager
+def _served_from(folder: Path) -> Iterator[TrustedKeys | None]:
+    """The keys that are trusted here, if any. Says ContractErrors as Failures."""
+    try:
+        yield read_trusted_keys(os.environ)
     except ContractError as error:
-        raise Failure(f"{bundle.folder} is not served from here: {error}", exit_code=2) from error
+        raise Failure(f"{folder} is not served from here: {error}", exit_code=2) from error
 
 
 def _opened(path: Path) -> Bundle:
     refuse_links(path)
+    manifest = _manifest(path)
+    try:
+        endpoint = read_endpoint((path / "endpoint.json").read_bytes(), str(path / "endpoint.json"))
+    except (ContractError, OSError) as error:
+        raise Failure(f"{path} is no valid bundle: {error}", exit_code=2) from error
+    pass_gate(manifest, path, endpoint)
+    return Bundle(path, endpoint, manifest)
+
+
+def _manifest(path: Path) -> Manifest:
     manifest_path = path / "model" / "manifest.json"
     if not manifest_path.is_file():
         raise Failure(
@@ -73,12 +101,9 @@ def _opened(path: Path) -> Bundle:
         )
     try:
         facts = read_lock().facts()
-        manifest = open_manifest(manifest_path.read_bytes(), facts, str(manifest_path))
-        endpoint = read_endpoint((path / "endpoint.json").read_bytes(), str(path / "endpoint.json"))
+        return open_manifest(manifest_path.read_bytes(), facts, str(manifest_path))
     except (ContractError, OSError) as error:
         raise Failure(f"{path} is no valid bundle: {error}", exit_code=2) from error
-    pass_gate(manifest, path, endpoint)
-    return Bundle(path, endpoint, manifest)
 
 
 def refuse_links(path: Path) -> None:

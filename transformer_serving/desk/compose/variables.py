@@ -193,7 +193,8 @@ TRITON = Section(
         ),
         Variable(
             "TRANSFORMER_SERVING_VERSION_COMPATIBLE",
-            "1: load version-compatible TensorRT plans of older releases too.",
+            "1: load version-compatible TensorRT plans of older releases too. These bring code: no "
+            f"plan is loaded then without {TRUSTED_KEYS_VARIABLE}.",
         ),
         Variable(
             "TRANSFORMER_SERVING_COMPUTE_CAPABILITY",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from transformer_serving.contract.naming import BUNDLE_FOLDER
 from transformer_serving.desk.builders.files import link_or_copy
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
+from transformer_serving.desk.deploy.registered_files import unpack_registered
 from transformer_serving.desk.failure import Failure
 
 SERVED, WITHDRAWN, WRONG = "served", "rolled-back", "answers-otherwise"
@@ -136,10 +136,7 @@ class ModelRegistry:
             archive, folder = Path(scratch) / "model.zip", Path(scratch) / "fetched"
             self._api.download(row.uri, archive)
             try:
-                with zipfile.ZipFile(archive) as packed:
-                    packed.extractall(folder / "model")
-                for path in (folder / "model" / BUNDLE_FOLDER).iterdir():
-                    path.rename(folder / path.name)
+                unpack_registered(archive, folder)
             except DAMAGED_ARCHIVE as error:
                 raise Failure(
                     f"model {row.model_id} is no bundle that 'deploy' registered: {error}"

@@ -98,7 +98,7 @@ KNOWN = (
         r"Cannot deserialize engine with lean runtime",
         "the plan is a version-compatible one, and Triton runs without the flag for them",
         "start Triton with --backend-config=tensorrt,version-compatible=true (release 23.09 or "
-        "newer)",
+        "newer), and sign what is served: such plans bring code of their own",
     ),
     _row(
         "onnx-opset",

@@ -131,16 +131,23 @@ def _extract(source: Path | IO[bytes], new: Path) -> dict[str, str]:
 
 
 def _extract_inside(archive: tarfile.TarFile, folder: Path) -> None:
-    """All of it as tarfile's filter `data` does, which Python has from 3.11.4 on. Raises TarError
-    for what would lie elsewhere."""
+    """All of it, none of it elsewhere. Raises TarError for what would lie there.
+
+    Not by tarfile's filter `data` alone, which Pythons before 3.11.4 have not, and which those
+    before 3.11.13, 3.12.11 and 3.13.4 let a link of a very long path by.
+    """
     if hasattr(tarfile, "data_filter"):
-        archive.extractall(folder, filter="data")
-        return
-    archive.extractall(folder, _inside(archive))
+        archive.extractall(folder, _inside(archive), filter="data")
+    else:
+        archive.extractall(folder, _inside(archive))
 
 
 def _inside(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Each as it comes, as a pipe cannot be read again."""
+    """Each as it comes, as a pipe cannot be read again.
+
+    No symbolic link, so that every name is what it says. A hard link is one stored file's second
+    name.
+    """
     for member in archive:
         named = [member.name, member.linkname] if member.islnk() else [member.name]
         inside = not any(name.startswith("/") or ".." in Path(name).parts for name in named)

@@ -8,13 +8,16 @@ Tested by tests/engine/test_metrics_server.py.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
+import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.keys import VARIABLE
@@ -22,8 +25,10 @@ from transformer_serving.contract.known_keys import KnownKeys, forbidden
 
 _log = logging.getLogger(__name__)
 _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
-# A client that sends nothing must not keep a thread.
+# Whoever reaches the port is heard before a key is asked for: for so long until all of the head has
+# come, and again until the answer is taken, so many at a time, each in a thread.
 _CLIENT_S = 10.0
+_CONNECTIONS = 16
 _UNAUTHORIZED = 401
 
 
@@ -52,20 +57,80 @@ def serve_metrics(
     Models are served without their figures, so a taken port is told and no more.
     """
     try:
-        server = ThreadingHTTPServer(parse_address(address), _handler(page, keys))
+        server = _Server(parse_address(address), _handler(page, keys))
     except OSError as error:
         _log.error("no metrics at %s: %s; choose another --metrics-address", address, error)
         return None
-    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
 
 
+class _Server(ThreadingHTTPServer):
+    """With so many connections at a time. A further one ends the one that has been longest without
+    its whole head, so that who drips keeps nobody else out.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._asking: dict[socket.socket, None] = {}  # the oldest first
+        super().__init__(address, handler)
+
+    def has_asked(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._asking.pop(connection, None)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        with self._lock:
+            if len(self._open) >= _CONNECTIONS:
+                oldest = next(iter(self._asking), None)
+                if oldest is None:
+                    return False
+                del self._asking[oldest]
+                # Its thread reads the end of it.
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._open.add(request)
+            self._asking[request] = None
+        return True
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.discard(request)
+            self._asking.pop(request, None)
+        super().shutdown_request(request)
+
+
+class _Head(io.RawIOBase):
+    """What a connection sends until `end` on the monotonic clock. Raises TimeoutError."""
+
+    def __init__(self, connection: socket.socket, end: float) -> None:
+        self._connection = connection
+        self._end = end
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 def _handler(page: Callable[[], str], keys: KnownKeys | None) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = _CLIENT_S
+        def setup(self) -> None:
+            super().setup()
+            self.rfile.close()
+            self.rfile = io.BufferedReader(_Head(self.connection, time.monotonic() + _CLIENT_S))
 
         def do_GET(self) -> None:
+            cast(_Server, self.server).has_asked(self.connection)
+            self.connection.settimeout(_CLIENT_S)
             status, kind, content = _answer(self, page, keys)
             self.send_response(status)
             self.send_header("Content-Type", kind)

@@ -12,11 +12,16 @@ from pathlib import Path
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.refusals import open_manifest, require_servable
-from transformer_serving.contract.gate.server_facts import ServerFacts, server_facts
+from transformer_serving.contract.gate.server_facts import (
+    COMPATIBLE_VARIABLE,
+    ServerFacts,
+    server_facts,
+)
 from transformer_serving.contract.identity import check_preprocess, model_parts, stated_version
 from transformer_serving.contract.manifest import FILE_NAME as MANIFEST, Manifest
 from transformer_serving.contract.naming import STOCK_VERSION
 from transformer_serving.contract.signatures import (
+    TRUSTED_KEYS_VARIABLE,
     check_signed_manifest,
     check_signed_preprocess,
     read_trusted_keys,
@@ -24,6 +29,7 @@ from transformer_serving.contract.signatures import (
 from transformer_serving.engine.bundle_config import config_faults
 from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.endpoint_config import (
+    backend_of,
     check_unquoted,
     config_from_endpoint,
     contradiction,
@@ -59,6 +65,7 @@ def verify(served: Served, folder: Path, preprocess: bytes | None) -> Verified:
     if keys is not None:
         signers = {check_signed_manifest(folder, keys), check_signed_preprocess(preprocess, keys)}
     verified = _verified(served, folder, preprocess, signed=keys is not None)
+    _refuse_unsigned_code(verified.config)
     check_unquoted(verified.config)
     return replace(verified, signed_by=" ".join(sorted(signers)))
 
@@ -67,9 +74,10 @@ def check_again(folder: Path, config: ModelConfig) -> None:
     """What an earlier kit verified, by the rules of this one, as far as the files here tell: nobody
     is asked for preprocess.py, which ClearML alone has.
 
-    Raises ConfigError or ContractError.
+    Raises Refused, ConfigError or ContractError.
     """
     _manifest(folder)
+    _refuse_unsigned_code(config)
     check_unquoted(config)
 
 
@@ -112,6 +120,21 @@ def _manifest(folder: Path) -> Manifest | None:
     manifest = open_manifest(path.read_bytes(), _server())
     require_servable(manifest, folder, _server(), config_faults)
     return manifest
+
+
+def _refuse_unsigned_code(config: ModelConfig) -> None:
+    """Raises Refused for a plan, with a manifest or without, where Triton has the flag: it runs
+    the code of each that brings some, and no header says which those are."""
+    if (
+        backend_of(config) == "tensorrt"
+        and _server().version_compatible
+        and read_trusted_keys(os.environ) is None
+    ):
+        raise Refused(
+            "a TensorRT plan may bring code of its own that Triton runs, as "
+            f"{COMPATIBLE_VARIABLE} is set, and nobody has to have signed it; name whose bundles "
+            f"are served in {TRUSTED_KEYS_VARIABLE}, or unset {COMPATIBLE_VARIABLE}"
+        )
 
 
 @cache
