@@ -186,6 +186,27 @@ def test_files_of_a_task_with_a_quote_in_its_name(
     assert before <= {path for path, _ in files.all()}
 
 
+def test_what_is_reported_of_a_model(
+    run_sdk: RunSdk, server: ServerProcess, threaded: dict[str, str]
+) -> None:
+    script = """
+        from clearml import OutputModel, Task
+        task = Task.init("Sdk models", "reports", auto_resource_monitoring=False,
+                         auto_connect_frameworks=False)
+        model = OutputModel(task, name="reported")
+        model.report_scalar("loss", "train", 0.5, iteration=3)
+        model.report_single_value("accuracy", 0.9)
+        task.close()
+        print("MODEL", model.id)
+    """
+    model = good(run_sdk(script, **threaded)).rsplit("MODEL ", 1)[1].split()[0]
+    session = server.session()
+    curves = server.call(session, "events.scalar_metrics_iter_histogram", task=model)
+    assert (curves["loss"]["train"]["x"], curves["loss"]["train"]["y"]) == ([3], [0.5])
+    [single] = server.call(session, "events.get_task_single_value_metrics", tasks=[model])["tasks"]
+    assert [(value["variant"], value["value"]) for value in single["values"]] == [("accuracy", 0.9)]
+
+
 def test_a_worker_whose_task_is_gone_says_so_with_the_fix(run_sdk: RunSdk) -> None:
     """As after a restore of a backup from before its start."""
     done = run_sdk("""

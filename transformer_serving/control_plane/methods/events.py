@@ -95,7 +95,10 @@ def _accepted(
 
 def _read(sent: Document, worker: str) -> _Event:
     fields = {name: value for name, value in sent.items() if name not in ("method", "allow_locked")}
-    owner = fields.get("model") if fields.get("model_event") else fields.get("task")
+    owner = fields.get("task")
+    if fields.get("model_event"):
+        # ClearML's SDK writes the model's id into the field of the task.
+        owner = fields.get("model") or owner
     if not isinstance(owner, str):
         raise ApiError(ApiFailure.MISSING_FIELDS, "Event must have a 'task' field")
     if not isinstance(fields.get("type"), str):
