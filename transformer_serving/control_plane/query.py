@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from typing import cast
+from operator import itemgetter
+from typing import Any, cast
 
 import regex
 
@@ -103,17 +103,24 @@ def exact_values(request: Mapping[str, object], fields: Sequence[str]) -> dict[s
     return exact
 
 
-def order(documents: Iterable[Document], order_by: object) -> list[Document]:
-    """Sorted by every key of order_by, then by id, so that pages never overlap."""
+def order(documents: Iterable[Document], order_by: object) -> list[str]:
+    """Their ids, sorted by every key of order_by, then by id, so that pages never overlap.
+
+    Of each document only what it is sorted by is held: all together may not fit into memory.
+    """
     keys = [order_by] if isinstance(order_by, str) else order_by or []
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise ApiError(ApiFailure.FIELD_TYPE, "order_by must be a list of field names")
-    ordered = sorted(documents, key=lambda document: cast(str, document["id"]))
-    for key in reversed(keys):
-        name = key.removeprefix("-")
-        if name != "@text_score":
-            ordered.sort(key=partial(_sort_value, name), reverse=key.startswith("-"))
-    return ordered
+    names = [key.removeprefix("-") for key in keys]
+    found: list[tuple[Any, ...]] = [
+        (cast(str, document["id"]), *(_sort_value(name, document) for name in names))
+        for document in documents
+    ]
+    found.sort(key=itemgetter(0))
+    for at, key in reversed(list(enumerate(keys, start=1))):
+        if names[at - 1] != "@text_score":
+            found.sort(key=itemgetter(at), reverse=key.startswith("-"))
+    return [one[0] for one in found]
 
 
 def page_of(request: Mapping[str, object]) -> Page:
