@@ -59,6 +59,21 @@ def names(api: ApiClient) -> list[str]:
     return [p["name"] for p in api.call("projects.get_all", order_by=["name"])["projects"]]
 
 
+def test_projects_below_others(api: ApiClient) -> None:
+    ids = {name: api.project(name) for name in ("Team A", "Team B", "Team A/One/Leaf", "Team AB/x")}
+
+    def found(*parents: object, **fields: object) -> list[str]:
+        ask = {"parent": [ids.get(str(one), one) for one in parents], "order_by": ["name"]}
+        return [p["name"] for p in api.call("projects.get_all", **ask, **fields)["projects"]]
+
+    assert found("Team A") == ["Team A/One", "Team A/One/Leaf"]
+    assert found("Team A", shallow_search=True) == ["Team A/One"]
+    assert found("Team B") == []
+    assert found(None) == found(None, shallow_search=True) == ["Team A", "Team AB", "Team B"]
+    below = api.call("projects.get_all", parent=ids["Team A"])["projects"]
+    assert len(below) == 2
+
+
 def test_sub_projects_are_renamed_with_their_project(api: ApiClient) -> None:
     for name in ("Team A/One/Leaf", "Team A/Two", "Team AB/One", "Team C"):
         api.project(name)

@@ -13,6 +13,7 @@ from typing import Any, cast
 import regex
 
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
+from transformer_serving.control_plane.ranges import range_filter
 from transformer_serving.control_plane.store import Document
 from transformer_serving.control_plane.tags import tag_filter
 
@@ -24,6 +25,7 @@ MAX_PAGE = 500
 _PATTERN_SECONDS = 2.0
 _PATTERN_LENGTH = 10_000
 _LIST_PREFIXES = ("hyperparams.", "models.", "metadata.")
+_RANGE_PREFIX = "last_metrics."
 _TEXT_FIELDS = ("name", "id", "comment", "description")
 _COMPARISON = re.compile(r"^(>=|>|<=|<|==?)?(.*)$", re.DOTALL)
 _PATTERN_GROUPS: dict[str, Callable[[Iterable[bool]], bool]] = {
@@ -42,6 +44,7 @@ class Filters:
     lists: tuple[str, ...]
     dates: tuple[str, ...] = ()
     equal: tuple[str, ...] = ()
+    ranges: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ def _tests(filters: Filters, field: str, wanted: object) -> list[Predicate]:
         return [_tags(field, wanted)]
     if field in filters.dates:
         return _dates(field, wanted)
+    if field in filters.ranges or field.startswith(_RANGE_PREFIX):
+        return [_range(field, wanted)]
     if field in filters.equal or field.startswith("runtime."):
         return [_equal(field, wanted)]
     if field in _PATTERN_GROUPS:
@@ -217,6 +222,11 @@ def _pattern(
 
 def _equal(field: str, wanted: object) -> Predicate:
     return lambda document: value_at(document, field) == wanted
+
+
+def _range(field: str, wanted: object) -> Predicate:
+    test = range_filter(field, wanted, texts_too=field.startswith(_RANGE_PREFIX))
+    return lambda document: test(value_at(document, field))
 
 
 def _dates(field: str, wanted: object) -> list[Predicate]:

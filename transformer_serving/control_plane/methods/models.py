@@ -44,8 +44,9 @@ _FILTERS = Filters(
         "project",
         "parent",
     ),
-    dates=("created", "last_update"),
+    dates=("created", "last_update", "last_change"),
     equal=("ready",),
+    ranges=("last_iteration",),
 )
 # A change of these is a new state of the model itself and moves last_update.
 _CONTENT = frozenset(

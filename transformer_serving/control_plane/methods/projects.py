@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from transformer_serving.control_plane.call import Call, Handler, get_all as answer_all
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
@@ -18,6 +18,7 @@ from transformer_serving.control_plane.schema import (
     tags,
 )
 from transformer_serving.control_plane.store import Document, Kind, Transaction
+from transformer_serving.control_plane.tags import tag_filter
 
 _FILTERS = Filters(
     patterns=("name", "basename", "description"),
@@ -46,11 +47,10 @@ def get_by_id(call: Call) -> Document:
 
 def get_all(call: Call) -> Document:
     show_hidden = call.flag("search_hidden") or bool(call.data.get("id"))
-    top_only = call.flag("shallow_search")
+    below = _below(call)
 
     def keep(project: Document) -> bool:
-        hidden = _HIDDEN in tags(project)
-        return (show_hidden or not hidden) and not (top_only and "/" in str(project["name"]))
+        return (show_hidden or _HIDDEN not in tags(project)) and below(str(project["name"]))
 
     return answer_all(call, Kind.PROJECT, _FILTERS, keep)
 
@@ -91,6 +91,25 @@ def delete(call: Call) -> Document:
         "deleted_models": len(models) if contents else 0,
         "urls": {},
     }
+
+
+def _below(call: Call) -> Callable[[str], bool]:
+    """The test of `parent` by a project's name: anywhere below one, or with `shallow_search` right
+    below; without a parent all projects, or those at the top."""
+    shallow, wanted = call.flag("shallow_search"), call.data.get("parent")
+    if wanted is None:
+        return lambda name: not (shallow and "/" in name)
+    test = tag_filter("parent", wanted if isinstance(wanted, list) else [wanted])
+    with call.store.reading() as transaction:
+        ids = {str(one["name"]): str(one["id"]) for one in transaction.find(Kind.PROJECT)}
+
+    def below(name: str) -> bool:
+        parts = name.split("/")
+        depths = range(len(parts) - 1 if shallow else 1, len(parts))
+        above = ("/".join(parts[:depth]) for depth in depths)
+        return test([ids[one] for one in above if one in ids])
+
+    return below
 
 
 def require(transaction: Transaction, identity: str) -> Document:
