@@ -142,11 +142,14 @@ def test_debug_images(api: ApiClient) -> None:
     assert rest["metrics"][0]["iterations"] == []
 
 
-def test_model_events_belong_to_the_model(api: ApiClient) -> None:
-    model = api.model()
-    event = scalar("unused", 1, 2.0, model_event=True, model=model)
+@pytest.mark.parametrize("by_task", [True, False])
+def test_model_events_belong_to_the_model(api: ApiClient, by_task: bool) -> None:
+    model, task = api.model(), api.task()
+    named = {"task": model} if by_task else {"task": task, "model": model}
+    event = scalar("", 1, 2.0, model_event=True) | named
     assert send(api, event)["added"] == 1
     assert "loss" in api.call("events.scalar_metrics_iter_histogram", task=model)
+    assert send(api, event | {"task": task, "model": task})["result_subcode"] == 131
 
 
 def test_bad_events_are_counted_and_the_good_kept(api: ApiClient) -> None:

@@ -52,6 +52,30 @@ def test_write_read_replace_delete(files: FileStore) -> None:
         files.open("P one/t.1/models/m.onnx")
 
 
+def test_what_an_earlier_kit_put_under_the_code_of_a_quote_is_reached(
+    files: FileStore, tmp_path: Path
+) -> None:
+    earlier = tmp_path / "data" / "files" / "a%22b"
+    earlier.mkdir()
+    (earlier / "w").write_bytes(b"old")
+    assert read(files, "a%22b/w") == b"old"
+    put(files, "a%22b/w", b"new")
+    assert read(files, "a%22b/w") == read(files, 'a"b/w') == b"new"
+    assert files.delete("a%22b/w") is True
+    with pytest.raises(ApiError, match="not found"):
+        files.open("a%22b/w")
+
+
+def test_a_name_that_is_too_long_as_its_code_only_is_not_looked_for_there(
+    files: FileStore,
+) -> None:
+    path = "%22" * 100
+    with pytest.raises(ApiError, match="not found"):
+        files.open(path)
+    put(files, path, b"x")
+    assert read(files, path) == b"x"
+
+
 def test_what_was_being_received_is_gone_after_a_restart(files: FileStore, tmp_path: Path) -> None:
     half = files.receive()
     half.write(b"half")

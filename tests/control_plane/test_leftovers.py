@@ -204,6 +204,48 @@ def test_what_a_document_names_in_any_form_stays(
     data.store.close()
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        f"{OWN}top//b%20c/m.onnx",
+        f"{OWN}/top/./b%20c//.//m.onnx",
+        f"{OWN}top%2F%2Fb%20c/m.onnx",
+        "http://host:8008/top//b%20c",
+        "http://host:8008/top/x/../m.onnx and top//b c/./m.onnx",
+    ],
+)
+def test_an_address_with_what_the_store_leaves_out_keeps_its_file(data: Data, named: str) -> None:
+    data.put("top/b c/m.onnx")
+    data.put("nobody/names/this")
+    data.name("m", uri=named)
+    data.after_days(2)
+    assert data.paths == {"top/b c/m.onnx"}
+
+
+@pytest.mark.parametrize("stored", ['w"q/m.onnx', "w%22q/m.onnx"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        f"{OWN}w%2522q/m.onnx",
+        f"{OWN}w%22q//m.onnx",
+        f"{OWN}w%2522q",
+        'text of w"q/m.onnx',
+        "text of w%22q/m.onnx",
+        "text of w%2522q/m.onnx",
+    ],
+)
+def test_a_quote_and_its_code_keep_one_file(data: Data, stored: str, named: str) -> None:
+    """Also where an earlier kit put it."""
+    path = data.folder / "files" / stored
+    path.parent.mkdir()
+    path.write_bytes(b"x")
+    os.utime(path, (data.now - 2 * DAY, data.now - 2 * DAY))
+    data.put("nobody/names/this")
+    data.name("m", uri=named)
+    data.after_days(2)
+    assert data.paths == {stored}
+
+
 def test_lost_uploads_and_backups_go_too(data: Data) -> None:
     lost, under_way = data.files.receive(), data.files.receive()
     lost.write(b"half")

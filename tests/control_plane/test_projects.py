@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+
+from transformer_serving.control_plane.integrity import DATABASE
+from transformer_serving.control_plane.settings import ControlPlaneSettings
 
 if TYPE_CHECKING:
     from tests.control_plane.conftest import ApiClient
@@ -47,6 +53,69 @@ def test_update(api: ApiClient) -> None:
     project = api.call("projects.get_by_id", project=identity)["project"]
     assert (project["name"], project["basename"]) == ("Second name", "Second name")
     assert api.refusal("projects.update", project=other, name="Second name") == (400, 801)
+
+
+def names(api: ApiClient) -> list[str]:
+    return [p["name"] for p in api.call("projects.get_all", order_by=["name"])["projects"]]
+
+
+def test_projects_below_others(api: ApiClient) -> None:
+    ids = {name: api.project(name) for name in ("Team A", "Team B", "Team A/One/Leaf", "Team AB/x")}
+
+    def found(*parents: object, **fields: object) -> list[str]:
+        ask = {"parent": [ids.get(str(one), one) for one in parents], "order_by": ["name"]}
+        return [p["name"] for p in api.call("projects.get_all", **ask, **fields)["projects"]]
+
+    assert found("Team A") == ["Team A/One", "Team A/One/Leaf"]
+    assert found("Team A", shallow_search=True) == ["Team A/One"]
+    assert found("Team B") == []
+    assert found(None) == found(None, shallow_search=True) == ["Team A", "Team AB", "Team B"]
+    below = api.call("projects.get_all", parent=ids["Team A"])["projects"]
+    assert len(below) == 2
+
+
+def test_sub_projects_are_renamed_with_their_project(api: ApiClient) -> None:
+    for name in ("Team A/One/Leaf", "Team A/Two", "Team AB/One", "Team C"):
+        api.project(name)
+    team = api.call("projects.get_all", name="^Team A$")["projects"][0]["id"]
+    api.call("projects.update", project=team, name="Team B")
+    after = ["Team AB", "Team AB/One", "Team B", "Team B/One", "Team B/One/Leaf", "Team B/Two"]
+    assert names(api) == [*after, "Team C"]
+    one = api.call("projects.get_all", name="^Team B/One$")["projects"][0]
+    assert one["basename"] == "One"
+    api.call("projects.update", project=one["id"], name="Team B/First", description="d")
+    assert names(api)[3:5] == ["Team B/First", "Team B/First/Leaf"]
+    api.call("projects.update", project=one["id"], name="Team B/First")
+
+
+def test_a_rename_to_another_place_or_onto_another_is_refused_as_a_whole(
+    api: ApiClient, settings: ControlPlaneSettings
+) -> None:
+    api.project("Team A/One")
+    team = api.call("projects.get_all", name="^Team A$")["projects"][0]["id"]
+    for elsewhere in ("Other/Team A", "Team A/One/Team A"):
+        assert api.refusal("projects.update", project=team, name=elsewhere) == (400, 408)
+    # As earlier kits left one when they deleted its project.
+    with closing(sqlite3.connect(settings.data / DATABASE)) as connection, connection:
+        document = {"id": "left", "name": "Team B/One"}
+        connection.execute("INSERT INTO project VALUES ('left', ?)", (json.dumps(document),))
+    assert api.refusal("projects.update", project=team, name="Team B") == (400, 801)
+    assert names(api) == ["Team A", "Team A/One", "Team B/One"]
+
+
+@pytest.mark.parametrize("contents", [True, False])
+def test_sub_projects_are_deleted_with_their_project(api: ApiClient, contents: bool) -> None:
+    leaf, other = api.project("Team A/One/Leaf"), api.project("Team AB")
+    task, stays = api.task(project=leaf), api.task(project=other)
+    team = api.call("projects.get_all", name="^Team A$")["projects"][0]["id"]
+    assert api.refusal("projects.delete", project=team) == (400, 402)
+    answer = api.call("projects.delete", project=team, force=True, delete_contents=contents)
+    counted = (answer["deleted"], answer["deleted_tasks"], answer["disassociated_tasks"])
+    assert counted == ((3, 1, 0) if contents else (3, 0, 1))
+    assert names(api) == ["Team AB"]
+    assert api.get_task(stays)["project"] == other
+    if not contents:
+        assert api.get_task(task)["project"] is None
 
 
 @pytest.mark.parametrize("contents", [True, False])

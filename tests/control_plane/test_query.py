@@ -19,7 +19,13 @@ from transformer_serving.control_plane.query import (
     value_at,
 )
 
-FILTERS = Filters(patterns=("name",), lists=("id", "tags"), dates=("created",), equal=("ready",))
+FILTERS = Filters(
+    patterns=("name",),
+    lists=("id", "tags", "execution.queue"),
+    dates=("created",),
+    equal=("ready",),
+    ranges=("last_iteration",),
+)
 DOCUMENTS: list[dict[str, Any]] = [
     {
         "id": "1",
@@ -29,9 +35,24 @@ DOCUMENTS: list[dict[str, Any]] = [
         "ready": True,
         "runtime": {"version": "1.3.5"},
         "execution": {"artifacts": [{"key": "k", "uri": "u"}, {"key": "l"}]},
+        "last_iteration": 5,
     },
-    {"id": "2", "name": "other", "tags": [], "created": "2026-02-01T00:00:00", "comment": "deep"},
-    {"id": "3", "name": "Transformer", "tags": ["a", "b"], "created": "2026-03-01T00:00:00+00:00"},
+    {
+        "id": "2",
+        "name": "other",
+        "tags": [],
+        "created": "2026-02-01T00:00:00",
+        "comment": "deep",
+        "last_iteration": 10,
+        "last_metrics": {"m": {"v": {"value": 0.5}}},
+    },
+    {
+        "id": "3",
+        "name": "Transformer",
+        "tags": ["a", "b"],
+        "created": "2026-03-01T00:00:00+00:00",
+        "execution": {"queue": "q"},
+    },
 ]
 
 
@@ -58,6 +79,13 @@ def found(**request: Any) -> str:
         ({"created": "<=2026-01-01T00:00:00Z"}, "1"),
         ({"_any_": {"fields": ["name", "comment"], "pattern": "OTHER|DEEP"}}, "2"),
         ({"_all_": {"fields": ["name", "id"], "pattern": "1|former"}}, "1"),
+        ({"last_iteration": [5, 9]}, "1"),
+        ({"last_iteration": [6, None]}, "2"),
+        ({"last_iteration": [None, 5.5]}, "13"),
+        ({"last_metrics.m.v.value": ["0.5", 0.5]}, "2"),
+        ({"last_metrics.m.v.value": [None, 0.4]}, "13"),
+        ({"execution.queue": ["q"]}, "3"),
+        ({"execution.queue": ["-q"]}, "12"),
         ({"search_text": "onnx"}, "1"),
         ({"search_text": "o.nx"}, ""),
     ],
@@ -72,6 +100,11 @@ def test_filters(request_fields: dict[str, Any], wanted: str) -> None:
         ({"name": "("}, "name"),
         ({"name": 3}, "name"),
         ({"created": "soon"}, "created"),
+        ({"last_iteration": 5}, "last_iteration"),
+        ({"last_iteration": [5]}, "last_iteration"),
+        ({"last_iteration": [None, None]}, "last_iteration"),
+        ({"last_iteration": ["5", None]}, "last_iteration"),
+        ({"last_metrics.m.v.value": ["much", None]}, "last_metrics"),
         ({"_any_": "x"}, "_any_"),
         ({"_any_": {"fields": ["name"]}}, "_any_.pattern"),
     ],
@@ -88,9 +121,9 @@ def test_orders_by_several_keys_missing_values_first() -> None:
         {"id": "3", "name": "x"},
         {"id": "4", "iter": 9, "name": "a"},
     ]
-    assert [d["id"] for d in order(documents, ["iter", "-name"])] == ["3", "2", "4", "1"]
-    assert [d["id"] for d in order(documents, "-iter")] == ["1", "2", "4", "3"]
-    assert [d["id"] for d in order(documents, None)] == ["1", "2", "3", "4"]
+    assert order(documents, ["iter", "-name"]) == ["3", "2", "4", "1"]
+    assert order(documents, "-iter") == ["1", "2", "4", "3"]
+    assert order(documents, None) == ["1", "2", "3", "4"]
 
 
 def test_pages() -> None:

@@ -69,6 +69,22 @@ def test_of_each_task_and_type_the_newest_are_kept(store: Store) -> None:
     assert Retention(store, 0).prune() == 0
 
 
+def test_what_came_after_a_clock_that_ran_ahead_stays(store: Store) -> None:
+    report(store, "t", SCALAR, range(1000, 1030))
+    report(store, "t", SCALAR, range(40))
+    assert Retention(store, 0).prune() == 40
+    assert kept(store, "t", SCALAR) == list(range(10, 40))
+
+
+def test_what_is_reported_again_comes_last(api: ApiClient, settings: ControlPlaneSettings) -> None:
+    task = api.task()
+    send(api, *(scalar(task, number, 0.0) for number in range(3)))
+    send(api, scalar(task, 0, 1.0))
+    with closing(sqlite3.connect(settings.data / DATABASE)) as connection:
+        numbers = connection.execute("SELECT iter FROM event ORDER BY number").fetchall()
+    assert numbers == [(1,), (2,), (0,)]
+
+
 def test_what_belongs_to_nobody_goes(store: Store) -> None:
     report(store, "deleted long ago", "log", range(3))
     assert Retention(store, 0).prune() == 3
@@ -100,6 +116,24 @@ def test_the_last_values_of_a_task_are_bounded_too(
     last = api.get_task(task)["last_metrics"]
     names = {(row["metric"], row["variant"]) for found in last.values() for row in found.values()}
     assert names == {("loss", "v3"), ("loss", "v4"), ("loss", "v5"), ("other", "train")}
+
+
+@pytest.mark.parametrize("ahead", ["caller", "server"])
+def test_the_last_values_after_a_clock_that_ran_ahead(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch, ahead: str
+) -> None:
+    monkeypatch.setattr(events, "_LAST_VALUES", 4)
+    task = api.task()
+    hour = 3_600_000
+    clock = [9 * hour if ahead == "server" else hour]
+    monkeypatch.setattr(events, "_now", lambda: clock[0])
+    send(api, *(scalar(task, 1, 1.0, variant=f"old{n}", timestamp=9 * hour) for n in range(4)))
+    for number in range(6):
+        clock[0] = 2 * hour + number
+        send(api, scalar(task, number, 1.0, variant=f"v{number}", timestamp=clock[0]))
+    last = api.get_task(task)["last_metrics"]
+    names = {row["variant"] for found in last.values() for row in found.values()}
+    assert names == {"v2", "v3", "v4", "v5"}
 
 
 def test_a_starting_control_plane_prunes_what_years_left(settings: ControlPlaneSettings) -> None:

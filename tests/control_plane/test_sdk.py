@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING
 
 import pytest
+
+from transformer_serving.control_plane.files.leftovers import KEEP_SECONDS, Leftovers
+from transformer_serving.control_plane.files.store import FileStore
+from transformer_serving.control_plane.integrity import DATABASE
+from transformer_serving.control_plane.store import Store
 
 if TYPE_CHECKING:
     from tests.control_plane.conftest import ServerProcess
@@ -138,6 +147,64 @@ def test_large_and_replaced_artifacts(
         assert os.path.getsize(copy) == 20_000_000
     """
     good(run_sdk(script, **threaded))
+
+
+def test_files_of_a_task_with_a_quote_in_its_name(
+    run_sdk: RunSdk, server: ServerProcess, threaded: dict[str, str], tmp_path: Path
+) -> None:
+    script = """
+        from clearml import OutputModel, StorageManager, Task
+        task = Task.init('Sdk "files"', 'w"q', output_uri=True, auto_resource_monitoring=False,
+                         auto_connect_frameworks=False)
+        open('q".bin', "wb").write(b"content")
+        task.upload_artifact('k"ey', 'q".bin', wait_on_upload=True)
+        model = OutputModel(task, name='m"odel')
+        model.update_weights('q".bin', auto_delete_file=False, async_enable=False)
+        task.close()
+        for url in (Task.get_task(task.id).artifacts['k"ey'].url, model.url):
+            copy = StorageManager.get_local_copy(url, force_download=True)
+            assert open(copy, "rb").read() == b"content", url
+    """
+    good(run_sdk(script, **threaded))
+    copy = tmp_path / "copy"
+    shutil.copytree(server.data / "files", copy / "files")
+    with (
+        closing(sqlite3.connect(server.data / DATABASE)) as served,
+        closing(sqlite3.connect(copy / DATABASE)) as copied,
+    ):
+        served.backup(copied)
+    store, files = Store(copy), FileStore(copy)
+    after_days = iter(range(1, 9))
+    leftovers = Leftovers(
+        store, files, clock=lambda: time.time() + next(after_days) * 2 * KEEP_SECONDS
+    )
+    before = {path for path, _ in files.all() if 'w"q' in path}
+    for _ in range(3):
+        leftovers.collect()
+    store.close()
+    assert len(before) == 2
+    assert before <= {path for path, _ in files.all()}
+
+
+def test_what_is_reported_of_a_model(
+    run_sdk: RunSdk, server: ServerProcess, threaded: dict[str, str]
+) -> None:
+    script = """
+        from clearml import OutputModel, Task
+        task = Task.init("Sdk models", "reports", auto_resource_monitoring=False,
+                         auto_connect_frameworks=False)
+        model = OutputModel(task, name="reported")
+        model.report_scalar("loss", "train", 0.5, iteration=3)
+        model.report_single_value("accuracy", 0.9)
+        task.close()
+        print("MODEL", model.id)
+    """
+    model = good(run_sdk(script, **threaded)).rsplit("MODEL ", 1)[1].split()[0]
+    session = server.session()
+    curves = server.call(session, "events.scalar_metrics_iter_histogram", task=model)
+    assert (curves["loss"]["train"]["x"], curves["loss"]["train"]["y"]) == ([3], [0.5])
+    [single] = server.call(session, "events.get_task_single_value_metrics", tasks=[model])["tasks"]
+    assert [(value["variant"], value["value"]) for value in single["values"]] == [("accuracy", 0.9)]
 
 
 def test_a_worker_whose_task_is_gone_says_so_with_the_fix(run_sdk: RunSdk) -> None:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import gc
+import json
 import signal
 import sqlite3
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 from starlette.testclient import TestClient
 
 from tests.control_plane.conftest import ApiClient, ServerProcess
 from tests.small_disk import fill, small_disk
+from transformer_serving.control_plane import query
 from transformer_serving.control_plane.app import create_app
-from transformer_serving.control_plane.errors import ApiFailure
+from transformer_serving.control_plane.call import Call, Services
+from transformer_serving.control_plane.errors import ApiError, ApiFailure
+from transformer_serving.control_plane.files.store import FileStore
 from transformer_serving.control_plane.integrity import DATABASE
+from transformer_serving.control_plane.methods import tasks
+from transformer_serving.control_plane.scroll import Scrolls
 from transformer_serving.control_plane.settings import ControlPlaneSettings
-from transformer_serving.control_plane.store import Kind, Store, StoreError
+from transformer_serving.control_plane.store import Document, Kind, Store, StoreError
 
 
 @pytest.fixture
@@ -63,6 +71,46 @@ def test_find_by_any_number_of_ids_and_by_index(store: Store) -> None:
         assert len(list(transaction.find(Kind.TASK, {"id": everything * 2}))) == 1200
         assert len(list(transaction.find(Kind.TASK, {"project": ["even"]}))) == 600
         assert list(transaction.find(Kind.TASK, {"id": []})) == []
+
+
+def listed(store: Store, tmp_path: Path, **asked: object) -> list[dict[str, object]]:
+    services = Services(store, FileStore(tmp_path), Scrolls())
+    answer = tasks.get_all(Call({**asked}, [], services, "host"))
+    return cast("list[dict[str, object]]", answer["tasks"])
+
+
+@pytest.mark.parametrize("part", [{"page_size": 3}, {"size": 3}])
+def test_a_list_holds_the_documents_of_its_page_only(
+    store: Store, tmp_path: Path, part: dict[str, int]
+) -> None:
+    with store.writing() as transaction:
+        for number in range(400):
+            task: Document = {"id": f"{number:03}", "name": f"t{number % 7}"}
+            task["configuration"] = {str(one): "value" * 10 for one in range(500)}
+            transaction.put(Kind.TASK, task)
+    one = len(json.dumps(task))
+    tracemalloc.start()
+    found = listed(store, tmp_path, name="t[0-5]", order_by=["-name"], **part)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [task["id"] for task in found] == ["005", "012", "019"]
+    assert most < 30 * one
+
+
+def test_a_list_that_is_refused_in_its_middle_keeps_nobody_in_the_past(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query, "_PATTERN_SECONDS", 0.01)
+    with store.writing() as transaction:
+        for number in range(3):
+            transaction.put(Kind.TASK, {"id": str(number), "name": "a" * 60 + "!"})
+    # Whoever holds the error holds what was under way.
+    with pytest.raises(ApiError) as refused:
+        listed(store, tmp_path, name="(a|aa)+$")
+    with store.writing() as transaction:
+        transaction.put(Kind.TASK, {"id": "later", "name": "later"})
+    assert [task["id"] for task in listed(store, tmp_path, id=["later"])] == ["later"]
+    assert refused.value.failure is ApiFailure.REGEX
 
 
 def test_writers_take_turns(store: Store) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from transformer_serving.control_plane.store import Transaction
 
 if TYPE_CHECKING:
     from tests.control_plane.conftest import ApiClient
@@ -89,6 +91,34 @@ def test_reset_forgets_the_run(api: ApiClient) -> None:
     assert api.call("events.get_task_events", task=task)["events"] == []
     api.call("tasks.reset", task=task, force=True, clear_all=True)
     assert api.get_task(task)["script"] == {}
+
+
+def test_a_reset_looks_for_the_users_of_all_its_models_at_once(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be written meanwhile: a look for each of some models took minutes."""
+    task = api.task()
+    models = [api.model(f"model {number}", task=task) for number in range(5)]
+    users = [api.task(models={"input": [{"name": "m", "model": models[0]}]}) for _ in range(2)]
+    api.task(models={"input": ["no item", {"name": "m"}, None]})
+    api.task(models={"input": None})
+    own = {"input": [{"name": "m", "model": models[1]}]}
+    api.call("tasks.edit", task=task, models=own)
+    looks: list[str] = []
+    rows = Transaction.rows
+
+    def noted(transaction: Transaction, statement: str, *values: Any) -> list[tuple[object, ...]]:
+        if "task" in statement and not statement.endswith(("id = ?", "IN (?)")):
+            looks.append(statement)
+        return rows(transaction, statement, *values)
+
+    monkeypatch.setattr(Transaction, "rows", noted)
+    answer = api.call("tasks.reset", task=task, force=True)
+    assert (answer["deleted_models"], answer["updated_models"]) == (4, 1)
+    assert len(looks) == 1
+    assert api.get_model(models[0])["task"] is None
+    status, body = api.answer("models.delete", model=models[0])
+    assert (status, body["meta"]["error_data"]) == (400, {"num_tasks": len(users)})
 
 
 def test_a_published_task_is_reset_by_force_only(api: ApiClient) -> None:

@@ -184,3 +184,19 @@ def test_a_running_task_is_deleted_by_force_or_once_archived(api: ApiClient) -> 
     answer = api.call("tasks.delete_many", ids=[task], force=True)
     assert [(item["id"], item["deleted"]) for item in answer["succeeded"]] == [(task, True)]
     assert api.refusal("tasks.delete_many", ids=[]) == (400, 17)
+
+
+def test_tasks_by_their_figures(api: ApiClient) -> None:
+    first, second = api.task(), api.task()
+    event = {"type": "training_stats_scalar", "metric": "m", "variant": "v", "value": 1, "iter": 7}
+    api.call("events.add", task=second, **event)
+    api.call("tasks.edit", task=first, execution={"queue": "q"})
+
+    def found(**fields: object) -> list[str]:
+        return [task["id"] for task in api.call("tasks.get_all", **fields)["tasks"]]
+
+    assert found(last_iteration=[1, None]) == [second]
+    assert found(last_iteration=[None, 6]) == [first]
+    assert found(active_duration=[1, None]) == []
+    assert found(**{"execution.queue": ["q"]}) == [first]
+    assert api.refusal("tasks.get_all", last_iteration=7) == (400, 12)

@@ -48,6 +48,16 @@ def test_up_and_down(api: ApiClient, path: str) -> None:
     assert head.headers["content-length"] == "7"
 
 
+@pytest.mark.parametrize("header", [b'name="a%22b/w"', b"name*=utf-8''a%22b/w"])
+@pytest.mark.parametrize("asked", ["a%22b/w", "a%2522b/w", "/a%2522b//./w"])
+def test_a_quote_and_its_code_are_one_name(api: ApiClient, header: bytes, asked: str) -> None:
+    """The SDK writes the code into a path itself, clients into the header of an upload."""
+    assert raw(api, part(header)) == 200
+    assert api.http.get(asked, headers=api.headers).content == b"x"
+    assert api.http.delete(asked, headers=api.headers).json() == 'a"b/w'
+    assert api.http.get(asked, headers=api.headers).status_code == 404
+
+
 def test_replace_and_delete(api: ApiClient) -> None:
     for content in (b"first", b"second"):
         assert upload(api, "/folder/x", content)[0] == 200

@@ -6,6 +6,7 @@ Tested by tests/control_plane/test_api.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import cast
 
@@ -104,15 +105,17 @@ def get_all(
     """The answer of every `get_all`: select, order, page or scroll, project."""
     tests = [keep, *predicates(filters, call.data)]
     exact = exact_values(call.data, ("id", *kind.indexed))
+    only = call.data.get("only_fields")
     with call.store.reading() as transaction:
-        found = order(select(transaction.find(kind, exact), tests), call.data.get("order_by"))
+        with closing(transaction.find(kind, exact)) as documents:
+            found = order(select(documents, tests), call.data.get("order_by"))
         if "scroll_id" in call.data or call.data.get("size") is not None:
             part, scroll = call.services.scrolls.advance(found, call.data)
         else:
             page = page_of(call.data)
             part, scroll = found[page.start : page.start + page.size], None
-    only = call.data.get("only_fields")
-    shaped = [project_fields(document, only) for document in part]
+        asked_for = (transaction.get(kind, identity) for identity in part)
+        shaped = [project_fields(document, only) for document in asked_for if document]
     answer: Document = {f"{kind.table}s": shaped}
     if scroll is not None:
         answer["scroll_id"] = scroll

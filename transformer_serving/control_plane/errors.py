@@ -34,6 +34,7 @@ class ApiFailure(Enum):
     PROJECT_HAS_TASKS = (400, 402, "project has associated tasks")
     PROJECT_HAS_MODELS = (400, 405, "project has associated models")
     PROJECT_NAME = (400, 407, "invalid project name")
+    PROJECT_LOCATION = (400, 408, "cannot update project location")
     NOT_UNIQUE = (400, 801, "value combination already exists")
     SCROLL_ID = (400, 1104, "Invalid scroll id")
     AUTH_TYPE = (401, 10, "unauthorized (bad authentication header type)")

@@ -17,7 +17,7 @@ from transformer_serving.contract.identity import DAMAGED_ARCHIVE
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.control_plane.addresses import own_path
 from transformer_serving.control_plane.errors import ApiError
-from transformer_serving.control_plane.file_path import path_parts
+from transformer_serving.control_plane.file_path import places
 
 DATABASE = "control_plane.sqlite3"
 # Counts up with every change that an older kit could not work with. 0: before it was counted.
@@ -185,7 +185,8 @@ def _own_path(uri: str) -> str | None:
 
 def _fault(files: Path, path: str) -> str:
     try:
-        file = files / Path(*path_parts(path))
+        may_be = [files / Path(*names) for names in places(path)]
+        file = next((file for file in may_be if file.exists()), may_be[0])
         if file.suffix == ".zip":
             with zipfile.ZipFile(file) as archive:
                 broken = archive.testzip()

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from typing import cast
+from operator import itemgetter
+from typing import Any, cast
 
 import regex
 
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
+from transformer_serving.control_plane.ranges import range_filter
 from transformer_serving.control_plane.store import Document
 from transformer_serving.control_plane.tags import tag_filter
 
@@ -24,6 +25,7 @@ MAX_PAGE = 500
 _PATTERN_SECONDS = 2.0
 _PATTERN_LENGTH = 10_000
 _LIST_PREFIXES = ("hyperparams.", "models.", "metadata.")
+_RANGE_PREFIX = "last_metrics."
 _TEXT_FIELDS = ("name", "id", "comment", "description")
 _COMPARISON = re.compile(r"^(>=|>|<=|<|==?)?(.*)$", re.DOTALL)
 _PATTERN_GROUPS: dict[str, Callable[[Iterable[bool]], bool]] = {
@@ -42,6 +44,7 @@ class Filters:
     lists: tuple[str, ...]
     dates: tuple[str, ...] = ()
     equal: tuple[str, ...] = ()
+    ranges: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ def _tests(filters: Filters, field: str, wanted: object) -> list[Predicate]:
         return [_tags(field, wanted)]
     if field in filters.dates:
         return _dates(field, wanted)
+    if field in filters.ranges or field.startswith(_RANGE_PREFIX):
+        return [_range(field, wanted)]
     if field in filters.equal or field.startswith("runtime."):
         return [_equal(field, wanted)]
     if field in _PATTERN_GROUPS:
@@ -103,17 +108,24 @@ def exact_values(request: Mapping[str, object], fields: Sequence[str]) -> dict[s
     return exact
 
 
-def order(documents: Iterable[Document], order_by: object) -> list[Document]:
-    """Sorted by every key of order_by, then by id, so that pages never overlap."""
+def order(documents: Iterable[Document], order_by: object) -> list[str]:
+    """Their ids, sorted by every key of order_by, then by id, so that pages never overlap.
+
+    Of each document only what it is sorted by is held: all together may not fit into memory.
+    """
     keys = [order_by] if isinstance(order_by, str) else order_by or []
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise ApiError(ApiFailure.FIELD_TYPE, "order_by must be a list of field names")
-    ordered = sorted(documents, key=lambda document: cast(str, document["id"]))
-    for key in reversed(keys):
-        name = key.removeprefix("-")
-        if name != "@text_score":
-            ordered.sort(key=partial(_sort_value, name), reverse=key.startswith("-"))
-    return ordered
+    names = [key.removeprefix("-") for key in keys]
+    found: list[tuple[Any, ...]] = [
+        (cast(str, document["id"]), *(_sort_value(name, document) for name in names))
+        for document in documents
+    ]
+    found.sort(key=itemgetter(0))
+    for at, key in reversed(list(enumerate(keys, start=1))):
+        if names[at - 1] != "@text_score":
+            found.sort(key=itemgetter(at), reverse=key.startswith("-"))
+    return [one[0] for one in found]
 
 
 def page_of(request: Mapping[str, object]) -> Page:
@@ -210,6 +222,11 @@ def _pattern(
 
 def _equal(field: str, wanted: object) -> Predicate:
     return lambda document: value_at(document, field) == wanted
+
+
+def _range(field: str, wanted: object) -> Predicate:
+    test = range_filter(field, wanted, texts_too=field.startswith(_RANGE_PREFIX))
+    return lambda document: test(value_at(document, field))
 
 
 def _dates(field: str, wanted: object) -> list[Predicate]:

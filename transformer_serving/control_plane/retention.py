@@ -31,9 +31,15 @@ SELECT owner, type, count(*),
     EXISTS (SELECT 1 FROM task WHERE id = owner) OR EXISTS (SELECT 1 FROM model WHERE id = owner)
 FROM event GROUP BY owner, type
 """
+# By the order in which they came: by the times that callers write, what a clock that ran ahead left
+# would stay, and all that came after it go.
+_NEWEST_TOO_MUCH = """
+SELECT number FROM event WHERE owner = ? AND type = ? ORDER BY number DESC LIMIT 1 OFFSET ?
+"""
 _DELETE = """
 DELETE FROM event WHERE number IN (
-    SELECT number FROM event WHERE owner = ? AND type = ? ORDER BY timestamp, number LIMIT ?
+    SELECT number FROM event WHERE owner = ? AND type = ? AND number <= ?
+    ORDER BY timestamp, number LIMIT ?
 )
 """
 
@@ -63,18 +69,22 @@ class Retention:
         deleted = 0
         for owner, kind, count, owned in groups:
             kept = KEPT.get(cast(str, kind), KEPT_OF_OTHERS) if owned else 0
-            deleted += self._delete_oldest(owner, kind, cast(int, count) - kept)
+            if cast(int, count) > kept:
+                deleted += self._delete_oldest(owner, kind, kept)
         if deleted:
             _log.info("pruned %d events", deleted)
         return deleted
 
-    def _delete_oldest(self, owner: object, kind: object, number: int) -> int:
-        left = number
-        while left > 0:
-            with self._store.writing() as transaction:
-                done = transaction.execute(_DELETE, (owner, kind, min(left, _STEP)))
-            left -= done
-            if not done:  # somebody else deleted them
-                break
-            time.sleep(self._pause_s)
-        return max(number, 0) - max(left, 0)
+    def _delete_oldest(self, owner: object, kind: object, kept: int) -> int:
+        with self._store.reading() as transaction:
+            found = transaction.rows(_NEWEST_TOO_MUCH, (owner, kind, kept))
+        deleted = 0
+        for (newest,) in found:  # none where somebody else deleted them
+            while True:
+                with self._store.writing() as transaction:
+                    done = transaction.execute(_DELETE, (owner, kind, newest, _STEP))
+                deleted += done
+                if done < _STEP:
+                    break
+                time.sleep(self._pause_s)
+        return deleted

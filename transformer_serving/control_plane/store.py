@@ -7,8 +7,8 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar, cast
@@ -84,9 +84,14 @@ class Transaction:
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
         return self._connection.execute(statement, values).fetchall()
 
-    def each(self, statement: str) -> Iterator[tuple[object, ...]]:
-        """Row by row, for what may not fit into memory."""
-        yield from self._connection.execute(statement)
+    def each(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[object, ...]]:
+        """Row by row, for what may not fit into memory; nothing may be written meanwhile.
+
+        Who leaves early closes it: a statement that is not at its end keeps its connection in the
+        past.
+        """
+        with closing(self._connection.execute(statement, values)) as rows:
+            yield from rows
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> int:
         return self._connection.execute(statement, values).rowcount
@@ -97,17 +102,19 @@ class Transaction:
 
     def find(
         self, kind: Kind, exact: Mapping[str, Sequence[str]] | None = None
-    ) -> Iterator[Document]:
-        """Documents whose indexed fields hold one of the given values; all without any."""
+    ) -> Generator[Document, None, None]:
+        """Documents whose indexed fields hold one of the given values; all without any. As `each`
+        gives them.
+        """
         field, values = _narrowest(kind, exact or {})
         if field is None:
-            yield from map(_document_of, self.rows(f"SELECT doc FROM {kind.table}"))
+            yield from map(_document_of, self.each(f"SELECT doc FROM {kind.table}"))
             return
         column = "id" if field == "id" else f"json_extract(doc, '$.{field}')"
         for start in range(0, len(values), _VALUES_A_STATEMENT):
             some = values[start : start + _VALUES_A_STATEMENT]
             marks = ",".join("?" * len(some))
-            found = self.rows(f"SELECT doc FROM {kind.table} WHERE {column} IN ({marks})", some)
+            found = self.each(f"SELECT doc FROM {kind.table} WHERE {column} IN ({marks})", some)
             yield from map(_document_of, found)
 
     def put(self, kind: Kind, document: Document) -> None:

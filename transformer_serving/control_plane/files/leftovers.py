@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 import orjson
 
+from transformer_serving.control_plane.file_path import plain_path
 from transformer_serving.control_plane.files.store import FileStore
 from transformer_serving.control_plane.store import Store, Transaction
 
@@ -27,6 +28,8 @@ _DOCUMENTS = (
 # The path of an address. What may stand before it is left out: tried at each letter of a long line
 # it took the square of its length.
 _PATH = re.compile(r"://[^\s\"'\\<>,;|/?#]*(/[^\s\"'\\<>,;|?#]*)")
+# What `plain_path` drops between two names.
+_NOTHING_BETWEEN = re.compile(r"/(?:\.?/)+")
 # Of documents that are searched in one go.
 _LETTERS_AT_ONCE = 1 << 18
 
@@ -116,12 +119,13 @@ def _unnamed(transaction: Transaction, stored: Set[str]) -> set[str]:
             kept_by.setdefault(holder, set()).add(path)
     for text in _texts(transaction) if left else ():
         for found in _PATH.findall(text):
-            left -= kept_by.get(unquote(found).strip("/"), set())
-            left -= kept_by.get(found.strip("/"), set())
+            left -= kept_by.get(plain_path(unquote(found)), set())
+            left -= kept_by.get(plain_path(found), set())
         if not left:
             return left
     forms = {path: _forms(path) for path in left}
-    for text in _together(_texts(transaction)) if forms else ():
+    for many in _together(_texts(transaction)) if forms else ():
+        text = _NOTHING_BETWEEN.sub("/", many)
         for path in [path for path, some in forms.items() if any(form in text for form in some)]:
             del forms[path]
     return set(forms)
@@ -140,14 +144,18 @@ def _together(texts: Iterator[str]) -> Iterator[str]:
 
 
 def _forms(path: str) -> tuple[str, ...]:
-    """As it may stand in JSON: quoted for an address or not. Mostly they are one."""
-    return tuple({path, quote(path), orjson.dumps(path)[1:-1].decode()})
+    """As it may stand in JSON: quoted for an address or not, a quote in it as %22 or not. Mostly
+    they are one."""
+    plain = plain_path(path)
+    names = {path, plain, plain.replace('"', "%22")}
+    written = {*names, *map(quote, names)}
+    return tuple({orjson.dumps(form)[1:-1].decode() for form in written} | names)
 
 
 def _holders(path: str) -> set[str]:
-    """The path and every folder that it lies in."""
-    one = Path(path)
-    return {path, *(str(parent) for parent in one.parents if parent != Path())}
+    """The path and every folder that it lies in, as `plain_path` has them."""
+    one = Path(plain_path(path))
+    return {str(one), *(str(parent) for parent in one.parents if parent != Path())}
 
 
 def _texts(transaction: Transaction) -> Iterator[str]:

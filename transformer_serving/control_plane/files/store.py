@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
-from transformer_serving.control_plane.file_path import path_parts
+from transformer_serving.control_plane.file_path import path_parts, places
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -106,18 +106,11 @@ class FileStore:
             incoming.move(folder, name, self._placing)
 
     def open(self, path: str) -> StoredFile:
-        *folders, name = path_parts(path)
-        try:
-            with self._folder(folders, create=False) as folder:
-                descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
-        except OSError as error:
-            if error.errno in _BLOCKED or error.errno in (errno.ENOENT, errno.ENXIO):
-                raise ApiError(ApiFailure.FILE_NOT_FOUND) from error
-            raise
-        content = FileIO(descriptor, "rb") if _is_file(descriptor) else None
-        if content is None:
-            os.close(descriptor)
+        opened = (self._open_at(names) for names in places(path))
+        descriptor = next((one for one in opened if one is not None), None)
+        if descriptor is None:
             raise ApiError(ApiFailure.FILE_NOT_FOUND)
+        content = FileIO(descriptor, "rb")
         status = os.fstat(descriptor)
         tag = f'"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"'
         return StoredFile(content, status.st_size, status.st_mtime, tag)
@@ -127,7 +120,26 @@ class FileStore:
 
         With `before`, in seconds since the epoch, only one that came earlier.
         """
-        *folders, name = path_parts(path)
+        # Wherever it lies: what is left at the second place would be read from now on.
+        deleted = [self._delete_at(names, before) for names in places(path)]
+        return any(deleted)
+
+    def _open_at(self, names: Sequence[str]) -> int | None:
+        *folders, name = names
+        try:
+            with self._folder(folders, create=False) as folder:
+                descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
+        except OSError as error:
+            if error.errno in _BLOCKED or error.errno in (errno.ENOENT, errno.ENXIO):
+                return None
+            raise
+        if _is_file(descriptor):
+            return descriptor
+        os.close(descriptor)
+        return None
+
+    def _delete_at(self, names: Sequence[str], before: float | None) -> bool:
+        *folders, name = names
         try:
             with self._folder(folders, create=False) as folder:
                 with self._placing:

@@ -62,13 +62,13 @@ class _Receiver:
         self._header = [b"", b""]
         # A part without a file name is a form field, which the real server stores nowhere.
         if name.lower() == _DISPOSITION and _FILE_NAME.search(value):
-            self._path = _target(value)
+            self._path = "/".join(path_parts(_target(value)))
 
     def headers_finished(self) -> None:
         path = self._path
         if path is None:
             return
-        if not self._accepts("/".join(path_parts(path))):
+        if not self._accepts(path):
             raise ApiError(ApiFailure.FIELD_VALUE, "path is taken by an API method")
         self._work.append(lambda: self._parts.append(_Part(path, self._files.receive())))
 
@@ -96,7 +96,7 @@ class _Receiver:
         with self._one_thread:
             for part in self._parts:
                 self._files.put(part.incoming, part.path)
-        return [part.path.lstrip("/") for part in self._parts]
+        return [part.path for part in self._parts]
 
     def discard(self) -> None:
         with self._one_thread:
@@ -156,8 +156,9 @@ def _target(disposition: bytes) -> str:
         if encoded:
             return unquote(encoded[1].decode("ascii"), errors="strict")
         if plain:
-            # Clients write a quote inside the quoted name as %22; nothing else is encoded.
-            return plain[1].decode().replace("%22", '"')
+            # Clients write a quote inside the quoted name as %22, which `path_parts` reads as one;
+            # nothing else is encoded.
+            return plain[1].decode()
     except UnicodeDecodeError as error:
         raise ApiError(ApiFailure.FIELD_VALUE, "name of the part is no UTF-8") from error
     raise ApiError(ApiFailure.MISSING_FIELDS, "name of the part")

@@ -15,6 +15,7 @@ from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods.task_record import (
     artifact_identity,
     artifact_list,
+    inputs_of_others,
     model_items,
     section,
 )
@@ -42,11 +43,14 @@ def clean_up(
     offspring = list(transaction.find(Kind.TASK, {"parent": [identity]}))
     if not force and any(child["status"] == "published" for child in offspring):
         raise ApiError(ApiFailure.TASK_NOT_DELETABLE, "has published children, use force=true")
-    for model in _output_models(transaction, task):
-        if model.get("ready") and not force:
-            raise ApiError(ApiFailure.TASK_NOT_DELETABLE, "has published models, use force=true")
-        deletable = models_too and not model.get("ready")
-        if deletable and not _used(transaction, str(model["id"]), identity):
+    models = _output_models(transaction, task)
+    if not force and any(model.get("ready") for model in models):
+        raise ApiError(ApiFailure.TASK_NOT_DELETABLE, "has published models, use force=true")
+    drafts = {str(model["id"]) for model in models if models_too and not model.get("ready")}
+    # One look for all of them.
+    deletable = drafts - inputs_of_others(transaction, identity) if drafts else drafts
+    for model in models:
+        if model["id"] in deletable:
             transaction.remove(Kind.MODEL, str(model["id"]))
             removal.deleted_models += 1
             _collect_model_url(transaction, removal, model)
@@ -119,14 +123,6 @@ def _output_models(transaction: Transaction, task: Document) -> list[Document]:
     found = {str(m["id"]): m for m in transaction.find(Kind.MODEL, {"task": [str(task["id"])]})}
     found |= {str(m["id"]): m for m in transaction.find(Kind.MODEL, {"id": sorted(ids)})}
     return list(found.values())
-
-
-def _used(transaction: Transaction, model: str, by_other_than: str) -> bool:
-    return any(
-        any(item.get("model") == model for item in model_items(task, "input"))
-        for task in transaction.find(Kind.TASK)
-        if task["id"] != by_other_than
-    )
 
 
 def _collect_model_url(transaction: Transaction, removal: Removal, model: Document) -> None:

@@ -95,7 +95,10 @@ def _accepted(
 
 def _read(sent: Document, worker: str) -> _Event:
     fields = {name: value for name, value in sent.items() if name not in ("method", "allow_locked")}
-    owner = fields.get("model") if fields.get("model_event") else fields.get("task")
+    owner = fields.get("task")
+    if fields.get("model_event"):
+        # ClearML's SDK writes the model's id into the field of the task.
+        owner = fields.get("model") or owner
     if not isinstance(owner, str):
         raise ApiError(ApiFailure.MISSING_FIELDS, "Event must have a 'task' field")
     if not isinstance(fields.get("type"), str):
@@ -106,7 +109,7 @@ def _read(sent: Document, worker: str) -> _Event:
     fields["task"] = owner
     fields["iter"] = iteration = _whole(fields.get("iter"), 0, "iter")
     sent_at = fields.pop("ts", fields.get("timestamp"))
-    fields["timestamp"] = moment = _whole(sent_at, int(time.time() * 1000), "timestamp")
+    fields["timestamp"] = moment = _whole(sent_at, _now(), "timestamp")
     if "values" in fields:
         fields["value"] = fields.pop("values")
     for name in ("metric", "variant"):
@@ -115,6 +118,11 @@ def _read(sent: Document, worker: str) -> _Event:
     return _Event(
         owner, kind, str(fields["metric"]), str(fields["variant"]), iteration, moment, fields
     )
+
+
+def _now() -> int:
+    """In milliseconds since the epoch."""
+    return int(time.time() * 1000)
 
 
 def _whole(value: object, default: int, name: str) -> int:
@@ -126,10 +134,10 @@ def _whole(value: object, default: int, name: str) -> int:
 
 
 def _insert(transaction: Transaction, event: _Event) -> None:
+    # One that is replaced gets a new number, by which retention tells what came first.
     transaction.execute(
-        "INSERT INTO event (owner, type, identity, metric, variant, iter, timestamp, doc) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (identity) DO UPDATE SET "
-        "timestamp = excluded.timestamp, doc = excluded.doc",
+        "INSERT OR REPLACE INTO event (owner, type, identity, metric, variant, iter, timestamp, "
+        "doc) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             event.owner,
             event.type,
@@ -148,16 +156,17 @@ def _note_in_task(transaction: Transaction, call: Call, events: list[_Event]) ->
     task = transaction.get(Kind.TASK, events[0].owner)
     if task is None:
         return
+    moment = _now()
     for event in events:
         if event.metric not in _MACHINE_METRICS:
             advance_iteration(task, event.iteration)
         if event.type == _SCALAR:
-            _note_scalar(task, event)
-    _forget_oldest(task)
+            _note_scalar(task, event, moment)
+    _forget_oldest(task, moment)
     save(transaction, task, worker=call.worker)
 
 
-def _note_scalar(task: Document, event: _Event) -> None:
+def _note_scalar(task: Document, event: _Event, moment: int) -> None:
     value = event.fields.get("value")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return
@@ -173,19 +182,26 @@ def _note_scalar(task: Document, event: _Event) -> None:
         last |= {"max_value": value, "max_value_iteration": event.iteration}
     last["count"] = cast(int, last["count"]) + 1
     if event.iteration >= cast(int, last.get("iter", event.iteration)):
-        last |= {"value": value, "iter": event.iteration, "timestamp": event.timestamp}
+        # No later than now: a caller's clock may be ahead.
+        timestamp = min(event.timestamp, moment)
+        last |= {"value": value, "iter": event.iteration, "timestamp": timestamp}
 
 
-def _forget_oldest(task: Document) -> None:
-    """Leaves the last values of those series that were heard last."""
+def _forget_oldest(task: Document, moment: int) -> None:
+    """Leaves the last values of those series that were heard last.
+
+    What was heard after `moment`, which is now, was heard before this clock was set back, so before
+    all others.
+    """
     metrics = section(task, "last_metrics")
     found = [
-        (cast(int, last.get("timestamp", 0)), metric, variant)
+        (heard <= moment, heard, metric, variant)
         for metric, variants in metrics.items()
         for variant, last in cast(dict[str, Document], variants).items()
+        for heard in (cast(int, last.get("timestamp", 0)),)
     ]
     found.sort(reverse=True)
-    for _, metric, variant in found[_LAST_VALUES:]:
+    for *_, metric, variant in found[_LAST_VALUES:]:
         variants = section(metrics, metric)
         del variants[variant]
         if not variants:

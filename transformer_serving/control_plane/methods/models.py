@@ -12,7 +12,7 @@ from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods import projects
 from transformer_serving.control_plane.methods.task_record import (
     advance_iteration,
-    model_items,
+    number_of_users,
     require as require_task,
     save,
 )
@@ -44,8 +44,9 @@ _FILTERS = Filters(
         "project",
         "parent",
     ),
-    dates=("created", "last_update"),
+    dates=("created", "last_update", "last_change"),
     equal=("ready",),
+    ranges=("last_iteration",),
 )
 # A change of these is a new state of the model itself and moves last_update.
 _CONTENT = frozenset(
@@ -229,15 +230,11 @@ def _publish_task(transaction: Transaction, call: Call, model: Document) -> Docu
 
 def _delete(transaction: Transaction, call: Call, identity: str) -> object:
     model = require(transaction, identity)
-    users = [task for task in transaction.find(Kind.TASK) if _uses(task, identity)]
-    if users and not call.flag("force"):
-        raise ApiError(ApiFailure.MODEL_IN_USE, "use force=true", {"num_tasks": len(users)})
+    users = 0 if call.flag("force") else number_of_users(transaction, identity)
+    if users:
+        raise ApiError(ApiFailure.MODEL_IN_USE, "use force=true", {"num_tasks": users})
     transaction.remove(Kind.MODEL, identity)
     return model.get("uri")
-
-
-def _uses(task: Document, model: str) -> bool:
-    return any(item.get("model") == model for item in model_items(task, "input"))
 
 
 def _set_archived(transaction: Transaction, identity: str, wanted: bool) -> Document:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from transformer_serving.control_plane.call import Call, Handler, get_all as answer_all
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
@@ -18,6 +18,7 @@ from transformer_serving.control_plane.schema import (
     tags,
 )
 from transformer_serving.control_plane.store import Document, Kind, Transaction
+from transformer_serving.control_plane.tags import tag_filter
 
 _FILTERS = Filters(
     patterns=("name", "basename", "description"),
@@ -46,11 +47,10 @@ def get_by_id(call: Call) -> Document:
 
 def get_all(call: Call) -> Document:
     show_hidden = call.flag("search_hidden") or bool(call.data.get("id"))
-    top_only = call.flag("shallow_search")
+    below = _below(call)
 
     def keep(project: Document) -> bool:
-        hidden = _HIDDEN in tags(project)
-        return (show_hidden or not hidden) and not (top_only and "/" in str(project["name"]))
+        return (show_hidden or _HIDDEN not in tags(project)) and below(str(project["name"]))
 
     return answer_all(call, Kind.PROJECT, _FILTERS, keep)
 
@@ -59,13 +59,11 @@ def update(call: Call) -> Document:
     fields = pick(call.data, PROJECT_FIELDS)
     with call.store.writing() as transaction:
         project = require(transaction, call.text("project"))
+        fields["last_update"] = now()
         if "name" in fields:
             fields["name"] = name = _clean(str(fields["name"]))
             fields["basename"] = name.rsplit("/", 1)[-1]
-            other = _by_name(transaction, name)
-            if other and other["id"] != project["id"]:
-                raise ApiError(ApiFailure.NOT_UNIQUE, "a project of this name exists")
-        fields["last_update"] = now()
+            _rename_all_within(transaction, project, name)
         transaction.put(Kind.PROJECT, project | fields)
     return {"updated": 1, "fields": fields}
 
@@ -74,23 +72,44 @@ def delete(call: Call) -> Document:
     identity, force = call.text("project"), call.flag("force")
     contents = call.flag("delete_contents")
     with call.store.writing() as transaction:
-        require(transaction, identity)
-        tasks = list(transaction.find(Kind.TASK, {"project": [identity]}))
-        models = list(transaction.find(Kind.MODEL, {"project": [identity]}))
+        project = require(transaction, identity)
+        all_ids = [identity, *(str(one["id"]) for one in _within(transaction, project))]
+        tasks = list(transaction.find(Kind.TASK, {"project": all_ids}))
+        models = list(transaction.find(Kind.MODEL, {"project": all_ids}))
         if not force and any(ARCHIVED not in tags(task) for task in tasks):
             raise ApiError(ApiFailure.PROJECT_HAS_TASKS, "use force=true")
         if not force and any(ARCHIVED not in tags(model) for model in models):
             raise ApiError(ApiFailure.PROJECT_HAS_MODELS, "use force=true")
         for kind, documents in ((Kind.TASK, tasks), (Kind.MODEL, models)):
             _leave(transaction, kind, documents, contents)
-        transaction.remove(Kind.PROJECT, identity)
+        for one in all_ids:
+            transaction.remove(Kind.PROJECT, one)
     return {
-        "deleted": 1,
+        "deleted": len(all_ids),
         "disassociated_tasks": 0 if contents else len(tasks),
         "deleted_tasks": len(tasks) if contents else 0,
         "deleted_models": len(models) if contents else 0,
         "urls": {},
     }
+
+
+def _below(call: Call) -> Callable[[str], bool]:
+    """The test of `parent` by a project's name: anywhere below one, or with `shallow_search` right
+    below; without a parent all projects, or those at the top."""
+    shallow, wanted = call.flag("shallow_search"), call.data.get("parent")
+    if wanted is None:
+        return lambda name: not (shallow and "/" in name)
+    test = tag_filter("parent", wanted if isinstance(wanted, list) else [wanted])
+    with call.store.reading() as transaction:
+        ids = {str(one["name"]): str(one["id"]) for one in transaction.find(Kind.PROJECT)}
+
+    def below(name: str) -> bool:
+        parts = name.split("/")
+        depths = range(len(parts) - 1 if shallow else 1, len(parts))
+        above = ("/".join(parts[:depth]) for depth in depths)
+        return test([ids[one] for one in above if one in ids])
+
+    return below
 
 
 def require(transaction: Transaction, identity: str) -> Document:
@@ -105,6 +124,27 @@ def touch(transaction: Transaction, identity: object) -> None:
     project = transaction.get(Kind.PROJECT, identity) if isinstance(identity, str) else None
     if project is not None:
         transaction.put(Kind.PROJECT, project | {"last_update": now()})
+
+
+def _within(transaction: Transaction, project: Document) -> list[Document]:
+    """Its sub-projects of all depths, by their names: a database may hold some whose parent's id
+    says otherwise."""
+    start = f"{project['name']}/"
+    return [one for one in transaction.find(Kind.PROJECT) if str(one["name"]).startswith(start)]
+
+
+def _rename_all_within(transaction: Transaction, project: Document, name: str) -> None:
+    """Gives the sub-projects the names that go with a new one; refuses what ClearML refuses."""
+    before = str(project["name"])
+    if before.rpartition("/")[0] != name.rpartition("/")[0]:
+        raise ApiError(ApiFailure.PROJECT_LOCATION, "only what follows the last '/' may change")
+    if name == before:
+        return
+    for one in (project, *_within(transaction, project)):
+        renamed = name + str(one["name"]).removeprefix(before)
+        if _by_name(transaction, renamed):
+            raise ApiError(ApiFailure.NOT_UNIQUE, "a project of this name exists")
+        transaction.put(Kind.PROJECT, one | {"name": renamed, "last_update": now()})
 
 
 def _leave(transaction: Transaction, kind: Kind, documents: list[Document], contents: bool) -> None:

@@ -31,9 +31,20 @@ from transformer_serving.control_plane.schema import (
 from transformer_serving.control_plane.store import Document, Kind, Transaction
 
 _FILTERS = Filters(
-    patterns=("name", "comment"),
-    lists=("id", "user", "tags", "system_tags", "type", "status", "project", "parent"),
+    patterns=("name", "comment", "report"),
+    lists=(
+        "id",
+        "user",
+        "tags",
+        "system_tags",
+        "type",
+        "status",
+        "project",
+        "parent",
+        "execution.queue",
+    ),
     dates=("created", "started", "status_changed", "last_update", "last_change"),
+    ranges=("active_duration", "last_iteration"),
 )
 # Of these an edit replaces only the keys it names; configuration and hyperparams it replaces whole.
 _MERGED = ("execution", "output", "script", "models")
