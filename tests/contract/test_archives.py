@@ -16,6 +16,7 @@ import pytest
 from clearml.storage.archive import extract_tar_archive
 from hypothesis import given, settings, strategies as st
 
+from tests.contract.archives import FILES, OUTSIDE, climbing, file_rows, tarred
 from transformer_serving.contract import archives
 from transformer_serving.contract.archives import (
     ArchiveDamaged,
@@ -25,9 +26,7 @@ from transformer_serving.contract.archives import (
     unpack,
 )
 
-FILES = {"manifest.json": b"{}", "model/weights.bin": bytes(100_000), "model/empty": b""}
 MOST = 1_000_000
-Row = tuple[str, bytes, str, bytes]
 
 
 def zipped(path: Path, files: Mapping[str, bytes] = FILES, mode: int = 0) -> Path:
@@ -37,20 +36,6 @@ def zipped(path: Path, files: Mapping[str, bytes] = FILES, mode: int = 0) -> Pat
             row.compress_type, row.external_attr = zipfile.ZIP_DEFLATED, mode << 16
             archive.writestr(row, content)
     return path
-
-
-def tarred(path: Path, *rows: Row) -> Path:
-    """Rows of a name, a type, where a link leads and what is in it."""
-    with tarfile.open(path, "w:gz") as archive:
-        for name, kind, link, content in rows:
-            member = tarfile.TarInfo(name)
-            member.type, member.linkname, member.size = kind, link, len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return path
-
-
-def file_rows(files: Mapping[str, bytes] = FILES) -> list[Row]:
-    return [(name, tarfile.REGTYPE, "", content) for name, content in files.items()]
 
 
 def found(folder: Path) -> dict[str, bytes]:
@@ -69,33 +54,20 @@ def test_files_and_folders_come_as_they_were_packed(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "of-the-sdk.ZIP", "w") as packed:
         for path in folder.rglob("*"):
             packed.write(path, path.relative_to(folder))
+    # As requests has it of a server that calls it gzip's.
+    plain = tmp_path / "plain.tar.gz"
+    plain.write_bytes(gzip.decompress(tarred(plain, *file_rows()).read_bytes()))
     sizes: list[int] = []
     for path in (
         zipped(tmp_path / "a.zip"),
         tarred(tmp_path / "a.tar.gz", *file_rows()),
-        *(tmp_path / "of-a-shell.tgz", tmp_path / "of-the-sdk.ZIP"),
+        *(plain, tmp_path / "of-a-shell.tgz", tmp_path / "of-the-sdk.ZIP"),
     ):
         assert is_archive(path.name)
         unpack(path, tmp_path / "out" / path.stem, MOST, sizes.append)
         assert found(tmp_path / "out" / path.stem) == FILES
-    assert sizes == [100_002] * 4
+    assert sizes == [100_002] * 5
     assert not any(map(is_archive, ("model.onnx", "model.tar", "model.gz", "zip", "a.zip.part")))
-
-
-OUTSIDE = "of the archive"
-
-
-def climbing(path: Path) -> Path:
-    """A link to `.`, and by it one to the root, which is the folder itself to who reads names."""
-    count = 20
-    up = "/".join(["x"] * count + [".."] * count)
-    away = f"y{path.parent / OUTSIDE}"
-    return tarred(
-        path,
-        ("x", tarfile.SYMTYPE, ".", b""),
-        ("y", tarfile.SYMTYPE, up, b""),
-        (away, tarfile.REGTYPE, "", b"written"),
-    )
 
 
 def test_links_that_the_sdk_follows_are_refused(tmp_path: Path) -> None:
@@ -204,14 +176,14 @@ def test_a_tar_that_is_all_heads_ends_early(
 ) -> None:
     monkeypatch.setattr(archives, "_HEADS", 100_000)
     rows = [(f"a{number}", tarfile.DIRTYPE, "", b"") for number in range(300)]
-    with pytest.raises(ArchiveTooLarge):
+    with pytest.raises(ArchiveFault, match="files and heads take more than 100010 bytes"):
         unpack(tarred(tmp_path / "a.tgz", *rows), tmp_path / "out", 10)
     monkeypatch.setattr(archives, "_MOST_ENTRIES", 299)
     for path in (
         tarred(tmp_path / "b.tgz", *rows),
         zipped(tmp_path / "b.zip", {row[0]: b"" for row in rows}),
     ):
-        with pytest.raises(ArchiveTooLarge, match="more than 299 files"):
+        with pytest.raises(ArchiveFault, match="more than 299 files"):
             unpack(path, tmp_path / "out", 10 * MOST)
 
 
@@ -225,8 +197,8 @@ def head_of(size: int, kind: bytes) -> bytes:
     ("packed", "fault"),
     [
         # It would be read into memory at once, and sought through again for each digit in it.
-        (head_of(1 << 30, tarfile.GNUTYPE_LONGNAME) + bytes(1 << 20), ArchiveTooLarge),
-        (head_of(100_000, tarfile.XHDTYPE) + b"1" * 100_352, ArchiveTooLarge),
+        (head_of(1 << 30, tarfile.GNUTYPE_LONGNAME) + bytes(1 << 20), ArchiveFault),
+        (head_of(100_000, tarfile.XHDTYPE) + b"1" * 100_352, ArchiveFault),
         # Each head has tarfile call itself.
         (head_of(1, tarfile.GNUTYPE_LONGNAME) * 2 * 2000, ArchiveDamaged),
         (head_of(-1024, tarfile.REGTYPE), ArchiveDamaged),

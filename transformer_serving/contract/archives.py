@@ -29,6 +29,7 @@ from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.full_disk import is_full_disk
 
 _ZIP, _TARS = ".zip", (".tgz", ".tar.gz")
+_GZIP = b"\x1f\x8b"
 # The others' readers take as much memory as the archive asks for.
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # Of a member of a zip; 0: whoever packed it said nothing.
@@ -61,7 +62,7 @@ class ArchiveDamaged(ArchiveFault):
 
 
 class ArchiveTooLarge(ArchiveFault):
-    """It unpacks to more than it may."""
+    """Its files are more than the caller has room for."""
 
 
 def is_archive(name: str) -> bool:
@@ -148,7 +149,7 @@ def _entries(file: Path, most: int) -> Iterator[_Entry]:
     read = _of_zip if file.name.lower().endswith(_ZIP) else _of_tar
     for number, entry in enumerate(read(file, most)):
         if number >= _MOST_ENTRIES:
-            raise ArchiveTooLarge(f"it holds more than {_MOST_ENTRIES} files and folders")
+            raise ArchiveFault(f"it holds more than {_MOST_ENTRIES} files and folders")
         yield entry
 
 
@@ -171,7 +172,8 @@ def _of_zip(file: Path, _: int) -> Iterator[_Entry]:
 def _of_tar(file: Path, most: int) -> Iterator[_Entry]:
     opened: Any = tarfile.open
     with (
-        gzip.open(file) as stream,
+        file.open("rb") as packed,
+        _unzipped(packed) as stream,
         opened(fileobj=_Source(stream, _TAR_HEAD, most + _HEADS), mode="r:") as archive,
     ):
         while (row := archive.next()) is not None:
@@ -186,6 +188,13 @@ def _of_tar(file: Path, most: int) -> Iterator[_Entry]:
                 yield _Entry(place, 0, None)
             else:
                 yield _Entry(place, row.size, partial(_member, archive, row))
+
+
+def _unzipped(packed: IO[bytes]) -> Any:
+    """Servers send it as gzip's of a tar, and what asks for it has the tar under that name."""
+    head = packed.read(len(_GZIP))
+    packed.seek(0)
+    return gzip.GzipFile(fileobj=packed) if head == _GZIP else packed
 
 
 def _member(archive: tarfile.TarFile, row: tarfile.TarInfo) -> IO[bytes]:
@@ -225,7 +234,7 @@ class _Source:
 
     def read(self, size: int = -1) -> bytes:
         if size > self._at_once:
-            raise ArchiveTooLarge(f"a head or a list in it has more than {self._at_once} bytes")
+            raise ArchiveFault(f"a head or a list in it has more than {self._at_once} bytes")
         data: bytes = self._stream.read(self._at_once if size < 0 else size)
         self._look(self._stream.tell())
         return data
@@ -238,7 +247,7 @@ class _Source:
 
     def _look(self, place: int) -> None:
         if self._most is not None and place > self._most:
-            raise ArchiveTooLarge(f"it unpacks to more than {self._most} bytes")
+            raise ArchiveFault(f"its files and heads take more than {self._most} bytes")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

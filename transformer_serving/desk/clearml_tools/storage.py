@@ -1,8 +1,8 @@
 """A file of the stores that ClearML's SDK reads: S3, Google Storage, Azure, and folders.
 
 With the keys of clearml.conf and of the environment, in a process of its own, as ClearML's commands
-are: `python -m transformer_serving.desk.clearml_tools.storage FILE`, with the address on stdin: every
-user of the machine may read a command line, and an address may be signed.
+are: `python -m transformer_serving.desk.clearml_tools.storage FILE`. The address comes on stdin, as
+every user of the machine may read a command line, and an address may be signed.
 
 Tested by tests/clearml_tools/test_api.py and tests/deploy/test_rollback.py.
 """
