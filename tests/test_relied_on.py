@@ -267,6 +267,21 @@ RELIED_ON = (
         "gateway/host/code_files.py and code_copy.py: an endpoint's code, in a thread",
     ),
     Relied(
+        "clearml", "clearml/utilities/pyhocon/config_parser.py", "ConfigParser",
+        "parse",
+        "contract/worker/parsed_sections.py: sections as they stand",
+    ),
+    Relied(
+        "clearml", "clearml/utilities/pyhocon/config_parser.py", "ConfigFactory",
+        "parse_file parse_URL",
+        "contract/worker/parsed_sections.py: what an include would read",
+    ),
+    Relied(
+        "clearml", "clearml/utilities/dicts.py", "",
+        "hocon_unquote_key",
+        "contract/worker/parsed_sections.py: names as they were written",
+    ),
+    Relied(
         "clearml", "clearml/storage/helper.py", "_StorageHelper",
         "get(url,logger) _driver _base_url _canonize_url(url)",
         "engine/controller/files/storage.py: a broken download goes on",
