@@ -24,7 +24,6 @@ from transformer_serving.desk.http import (
     key_header,
     opened,
     shown,
-    shown_file,
 )
 
 WAIT_S = 20.0
@@ -176,19 +175,6 @@ def test_an_address_that_is_none_is_no_answer(address: str) -> None:
 )
 def test_an_address_is_shown_without_its_password(address: str, said: str) -> None:
     assert shown(address) == said
-
-
-@pytest.mark.parametrize(
-    ("address", "said"),
-    [
-        ("https://files.example/a@b/model.tar", "https://files.example/a@b/model.tar"),
-        ("https://files.example?to=a@b", "https://files.example?to=a@b"),
-        ("https://files.example#a@b", "https://files.example#a@b"),
-        ("https://user:s3@cret@files.example:8081/a@b", "https://files.example:8081/a@b"),
-    ],
-)
-def test_a_files_address_keeps_its_host(address: str, said: str) -> None:
-    assert shown_file(address) == said
 
 
 def test_a_password_of_an_address_is_not_sent_and_not_repeated() -> None:

@@ -259,12 +259,27 @@ RELIED_ON = (
     Relied(
         "clearml", "clearml/binding/artifacts.py", "Artifacts",
         "_hash_block_size",
-        "gateway/host/code_files.py: whether a copy is of the upload that is asked for",
+        "gateway/host/code_copy.py: whether a copy is of the upload that is asked for",
     ),
     Relied(
         "clearml", "clearml/binding/artifacts.py", "Artifact",
-        "name url hash get_local_copy(extract_archive,raise_on_error,force_download)",
-        "gateway/host/code_files.py: an endpoint's code, in a thread",
+        "name url hash type get_local_copy(extract_archive,raise_on_error,force_download)",
+        "gateway/host/code_files.py and code_copy.py: an endpoint's code, in a thread",
+    ),
+    Relied(
+        "clearml", "clearml/utilities/pyhocon/config_parser.py", "ConfigParser",
+        "parse",
+        "contract/worker/parsed_sections.py: sections as they stand",
+    ),
+    Relied(
+        "clearml", "clearml/utilities/pyhocon/config_parser.py", "ConfigFactory",
+        "parse_file parse_URL",
+        "contract/worker/parsed_sections.py: what an include would read",
+    ),
+    Relied(
+        "clearml", "clearml/utilities/dicts.py", "",
+        "hocon_unquote_key",
+        "contract/worker/parsed_sections.py: names as they were written",
     ),
     Relied(
         "clearml", "clearml/storage/helper.py", "_StorageHelper",

@@ -14,6 +14,7 @@ from tests.attack import (
     overload,
     prompts,
     triton,
+    writers,
 )
 from tests.attack.ground import Ground
 from tests.attack.raw_bodies import body_cases
@@ -114,6 +115,20 @@ CASES = (
          bundles.unsigned),
     Case("symbolic link", "to a file outside, in a bundle", "followed by show",
          "refused by every command", bundles.linked),
+    Case(
+        "archive with links",
+        "a tar.gz in ClearML, as code and as model, with a link that leads to the root",
+        _NONE,
+        "refused, nothing is written outside",
+        writers.climbing_archives,
+    ),
+    Case(
+        "section that asks",
+        "the task's endpoints with ${VARIABLE}, a file and an address inside",
+        _NONE,
+        "refused, nothing is read or asked; what is served goes on",
+        writers.asking_sections,
+    ),
     Case("pickled weights", "converted", _NONE, "refused, no code runs", bundles.pickled),
     Case(
         "bodies without credentials",

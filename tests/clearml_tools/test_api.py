@@ -7,9 +7,11 @@ import http.server
 import json
 import os
 import ssl
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from tests.doctor.conftest import answering
 from tests.free_ports import free_port
 from tests.gateway.certificates import Authority
 from tests.test_http import serving
+from transformer_serving.contract.addresses import shown_address
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
 
@@ -86,6 +89,7 @@ def test_an_address_that_is_none_is_refused(api: ClearmlApi, tmp_path: Path, add
     [
         ("file:///nowhere/x.zip", "it is not there, or its store is none"),
         ("s3://bucket/x.zip", "Failed creating storage object s3://bucket Reason: Missing key"),
+        ("s3://me:s3cret@bucket/x.zip?sig=s3cret", "Failed creating storage object s3://bucket "),
     ],
 )
 def test_what_the_sdk_does_not_get_is_told_in_its_words(
@@ -94,8 +98,10 @@ def test_what_the_sdk_does_not_get_is_told_in_its_words(
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     api = ClearmlApi({"CLEARML_CONFIG_FILE": str(tmp_path / "none.conf")})
-    with pytest.raises(Failure, match=f"^{address} could not be fetched: {why}"):
+    named = shown_address(address)
+    with pytest.raises(Failure, match=f"^{named} could not be fetched: {why}") as said:
         api.download(address, tmp_path / "file")
+    assert "s3cret" not in str(said.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -108,6 +114,29 @@ def test_a_file_that_is_not_got_is_named_with_the_host_that_was_asked(
     with pytest.raises(Failure, match=f"^http://{host}/x.zip could not be fetched") as said:
         api.download(f"http://user:s3cret@{host}/x.zip", tmp_path / "file")
     assert "s3cret" not in str(said.value)
+    with pytest.raises(Failure, match=f"^http://{host}/x.zip could not be fetched") as said:
+        api.download(f"http://{host}/x.zip?X-Amz-Signature=s3cret", tmp_path / "file")
+    assert "s3cret" not in str(said.value)
+
+
+def test_no_other_user_sees_an_address_in_a_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[list[str]] = []
+    run = subprocess.run
+
+    def ran(command: list[str], **options: Any) -> Any:
+        lines.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", ran)
+    stored = tmp_path / "m s3cret.zip"
+    stored.write_bytes(b"a model")
+    api = ClearmlApi({"CLEARML_CONFIG_FILE": str(tmp_path / "none.conf")})
+    api.download(f"file://{stored}", tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b"a model"
+    assert len(lines) == 1
+    assert "s3cret" not in str(lines)
 
 
 def test_a_server_whose_certificate_is_not_trusted_is_not_called_silent(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.archives import climbing, file_rows, tarred
 from tests.control_plane.conftest import ACCESS_KEY, SECRET_KEY, ServerProcess
 from tests.engine.cutting import CutLine, file_server
 from tests.free_ports import free_port
@@ -23,7 +24,7 @@ import sys
 from pathlib import Path
 from transformer_serving.engine.controller.files.room import Room
 from transformer_serving.engine.controller.files.storage import model_copy
-from transformer_serving.engine.errors import StorageError
+from transformer_serving.engine.errors import EngineError
 uri, unfinished = sys.argv[1], Path(sys.argv[2]) if sys.argv[2] else None
 try:
     with Room().share(unfinished) as share, model_copy(uri, unfinished, share) as copy:
@@ -31,8 +32,8 @@ try:
         assert copy.share is share
         files = [copy.path] if copy.path.is_file() else sorted(copy.path.iterdir())
         print([(file.name, len(file.read_bytes())) for file in files])
-except StorageError as error:
-    print("failed:", error)
+except EngineError as error:
+    print("failed:", type(error).__name__, error)
 """
 # A controller whose state, downloads and cache lie on one volume, and what it takes of that.
 _PEAK = """
@@ -40,7 +41,7 @@ import os, sys
 from functools import partial
 from pathlib import Path
 from clearml.storage import StorageManager
-from transformer_serving.engine.controller.files import repository
+from transformer_serving.engine.controller.files import repository, storage
 from transformer_serving.engine.controller.files.model_cache import ModelCache
 from transformer_serving.engine.controller.files.room import Room
 from transformer_serving.engine.controller.files.storage import model_copy
@@ -57,6 +58,7 @@ def watched(step):
     return look
 # Each is the last of those that write.
 StorageManager.get_local_copy = watched(StorageManager.get_local_copy)
+storage.unpack = watched(storage.unpack)
 repository._sync_tree = watched(repository._sync_tree)
 store = repository.Repository(state / "models")
 cache = ModelCache(None, state / "downloads", Room(state, limit))
@@ -179,7 +181,8 @@ def test_one_file_comes_from_a_server_like_clearmls(server: ServerProcess, tmp_p
         assert len(line.ranges()) == 2
         missing = copied(tmp_path, server.port, host, f"{host}/none.onnx", tmp_path / "unfinished")
     assert missing == (
-        f"failed: the model could not be downloaded from {host}/none.onnx: the server answered 404"
+        f"failed: NotStored the model could not be downloaded from {host}/none.onnx: "
+        "the server answered 404"
     )
 
 
@@ -249,13 +252,11 @@ def test_an_archive_that_unpacks_to_more_than_there_is_room_for(
 def test_an_archive_that_cannot_be_unpacked_is_no_model(
     server: ServerProcess, archive: Path, tmp_path: Path
 ) -> None:
-    """The SDK gives the archive itself then, which would be staged as the model's file."""
     archive.write_bytes(archive.read_bytes()[:-1000])
     with file_server(tmp_path) as port:
         host = f"http://127.0.0.1:{port}"
         said = ran(_PEAK, tmp_path, server.port, host, f"{host}/model.zip", "9000000")
-    # The SDK says its part first.
-    said, left = said.splitlines()[-2:]
+    said, left = said.splitlines()
     assert left == "[]"
     assert said.startswith("failed: the model 'model.zip' could not be unpacked: it is damaged")
 
@@ -280,3 +281,100 @@ def test_a_file_of_the_users_own_is_left_where_it_is(server: ServerProcess, tmp_
     assert said == f"[('model.onnx', {len(WEIGHTS)})]"
     assert file.is_file()
     assert not (tmp_path / "unfinished").exists()
+
+
+def uploaded(server: ServerProcess, path: Path) -> str:
+    with path.open("rb") as file:
+        sent = server.session().post(server.url, files={f"models/{path.name}": (path.name, file)})
+    assert sent.status_code == 200, sent.text
+    return f"{server.url}/models/{path.name}"
+
+
+@pytest.mark.parametrize("by", ["web", "file"])
+def test_an_archive_with_links_is_refused_before_anything_is_written(
+    server: ServerProcess, tmp_path: Path, by: str
+) -> None:
+    """The SDK follows a link to `.` and by it one that leads to the root."""
+    (tmp_path / "own").mkdir()
+    path = climbing(tmp_path / "own" / "model.tar.gz")
+    uri = uploaded(server, path) if by == "web" else path.as_uri()
+    said = copied(tmp_path, server.port, server.url, uri, tmp_path / "unfinished")
+    assert said.startswith("failed: EngineError the model 'model.tar.gz' could not be unpacked: ")
+    assert "its entry 'x' is a link" in said
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert not list((tmp_path / "cache" / "storage_manager").iterdir())
+
+
+@pytest.mark.parametrize("by", ["web", "file"])
+def test_a_tar_of_a_model_is_unpacked(server: ServerProcess, tmp_path: Path, by: str) -> None:
+    path = tarred(tmp_path / "tar.tgz", *file_rows({"a.json": b"{}", "model.onnx": WEIGHTS}))
+    uri = uploaded(server, path) if by == "web" else path.as_uri()
+    said = copied(tmp_path, server.port, server.url, uri, tmp_path / "unfinished")
+    assert said == f"[('a.json', 2), ('model.onnx', {len(WEIGHTS)})]"
+    assert path.is_file()
+
+
+@pytest.mark.parametrize("by", ["web", "file"])
+def test_a_tar_that_unpacks_to_more_than_there_is_room_for(
+    server: ServerProcess, tmp_path: Path, by: str
+) -> None:
+    """Nothing in it says what all of it takes."""
+    path = tarred(tmp_path / "zeros.tgz", *file_rows({"model.onnx": bytes(10_000_000)}))
+    uri = uploaded(server, path) if by == "web" else path.as_uri()
+    said = ran(_PEAK, tmp_path, server.port, server.url, uri, "9000000")
+    assert said.startswith("failed: the model needs 10.0 MB")
+
+
+_CROWDED = """
+import shutil, sys
+from pathlib import Path
+from types import SimpleNamespace
+from transformer_serving.engine.controller.files.room import Room
+from transformer_serving.engine.controller.files.storage import model_copy
+from transformer_serving.engine.errors import StorageError
+shutil.disk_usage = lambda folder: SimpleNamespace(free=200_000)
+try:
+    with Room().share(None) as share, model_copy(sys.argv[1], None, share):
+        print("taken")
+except StorageError as error:
+    print(error)
+"""
+
+
+def test_a_disk_without_room_is_not_filled(server: ServerProcess, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("model.onnx", bytes(10_000_000))
+    uri = (tmp_path / "model.zip").as_uri()
+    said = ran(_CROWDED, tmp_path, server.port, server.url, uri)
+    cache = tmp_path / "cache" / "storage_manager"
+    assert said.endswith(f"more than 200000 bytes, and {cache} has room for no more")
+    assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize(
+    "address", ["http://me:s3cret@{}/m.zip?X-Amz-Signature=s3cret", "s3://me:s3cret@b/m?s3cret"]
+)
+def test_what_failed_is_told_without_what_its_address_opens(
+    server: ServerProcess, tmp_path: Path, address: str
+) -> None:
+    uri = address.format(f"127.0.0.1:{server.port}")
+    said = copied(tmp_path, server.port, server.url, uri, tmp_path / "unfinished").splitlines()[-1]
+    assert "the model could not be downloaded from " in said
+    assert "s3cret" not in said
+
+
+_CODE = """
+import sys
+from transformer_serving.engine.controller.files.storage import fresh_copy
+with fresh_copy(sys.argv[1], "preprocess") as copy:
+    print(copy.path.read_bytes()[:2])
+"""
+
+
+def test_code_is_never_unpacked(server: ServerProcess, tmp_path: Path) -> None:
+    """One file, whatever its address says; the bundle's own check refuses what it is."""
+    (tmp_path / "own").mkdir()
+    path = climbing(tmp_path / "own" / "preprocess.py.tar.gz")
+    said = ran(_CODE, tmp_path, server.port, server.url, uploaded(server, path))
+    assert said.endswith(repr(b"\x1f\x8b"))
+    assert [one.name for one in path.parent.iterdir()] == [path.name]

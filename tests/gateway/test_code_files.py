@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import struct
 import threading
 import zipfile
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +25,9 @@ from clearml_serving.serving.model_request_processor import (
 from clearml_serving.serving.preprocess_service import BasePreprocessRequest
 from starlette.responses import JSONResponse
 
+from tests.contract.archives import climbing
 from tests.gateway.played_host import host_of
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.gateway import golden_rounds
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.host import building, code_files
@@ -47,6 +50,8 @@ class Preprocess:
     {steps} postprocess(self, data, state, collect=None):
         return JSONResponse({{"code": "{says}"}})
 """
+# Of the SDK's own copy of pyhocon, which reads where its cache is.
+of_the_sdk = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 TENSORS = {
     "input_name": "x", "input_type": "float32", "input_size": [1], "output_name": "y",
     "output_type": "float32", "output_size": [1],
@@ -412,22 +417,93 @@ async def test_what_the_cache_has_dropped_is_fetched_again(tmp_path: Path) -> No
 
 
 async def test_another_upload_s_copy_is_fetched_anew(tmp_path: Path) -> None:
-    """As the host does it, and a folder is taken as the SDK unpacks it."""
+    """As the host does it."""
     code = Artifact(tmp_path, "py_a", "a")
-    packed, folder = tmp_path / "a.zip", tmp_path / "unpacked"
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.write(code.file, "__init__.py")
-        archive.extractall(folder)
     forced: list[bool] = []
 
     def get_local_copy(extract_archive: bool = True, force_download: bool = False) -> str:
+        assert not extract_archive
         forced.append(force_download)
-        return str(folder if extract_archive else packed)
+        return str(code.file)
 
     code.get_local_copy = get_local_copy  # type: ignore[method-assign]
     code.hash = "of the file in the store"
     assert await Gateway(processor_of(Task(code), a="py_a")).says("a") == "a"
     assert forced == [False, True]
+
+
+def packed(folder: Path, name: str, says: str) -> Artifact:
+    """As clearml-serving uploads a package: two modules, of which one asks the other."""
+    code = Artifact(folder, name, says)
+    whole = code.file.read_text().replace(f'"{says}"', "SAYS")
+    code.type, code.file = "archive", folder / f"{says}.zip"
+    with zipfile.ZipFile(code.file, "w") as archive:
+        archive.writestr("__init__.py", f"from .said import SAYS\n{whole}")
+        archive.writestr("said.py", f"SAYS = '{says}'\n")
+    code.hash = hashlib.sha256(code.file.read_bytes()).hexdigest()
+    return code
+
+
+@of_the_sdk
+async def test_a_folder_is_unpacked_once_for_all_workers(tmp_path: Path, cache: Path) -> None:
+    code = packed(tmp_path, "py_a", "a")
+    assert await Gateway(processor_of(Task(code), a="py_a")).says("a") == "a"
+    [folder] = cache.iterdir()
+    assert sorted(one.name for one in folder.glob("*.py")) == ["__init__.py", "said.py"]
+    before = folder.stat().st_ino
+    code_files.code_files.cache_clear()
+    assert await Gateway(processor_of(Task(code), a="py_a")).says("a") == "a"
+    assert [one.stat().st_ino for one in cache.iterdir()] == [before]
+    # Another upload is another folder; its artifact's name is that of its module.
+    other = packed(tmp_path, "py_b", "b")
+    assert await Gateway(processor_of(Task(other), b="py_b")).says("b") == "b"
+    assert len(list(cache.iterdir())) == 2
+
+
+@of_the_sdk
+@pytest.mark.parametrize(
+    ("made", "said"), [("links", "its entry 'x' is a link"), ("bomb", "more than 1073741824")]
+)
+async def test_a_folder_that_leads_out_or_is_too_large_is_not_unpacked(
+    made: str, said: str, tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code, own = packed(tmp_path, "py_a", "a"), tmp_path / "own"
+    own.mkdir()
+    if made == "links":
+        code.file = climbing(own / "a.tar.gz")
+    else:
+        code.file = own / "a.zip"
+        with zipfile.ZipFile(code.file, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("__init__.py", b"0" * 1_000_000)
+        # As it says of itself: none of it is there to be unpacked.
+        raw, size = code.file.read_bytes(), struct.pack("<I", 1_000_000)
+        code.file.write_bytes(raw.replace(size, struct.pack("<I", (1 << 30) + 1)))
+    code.hash = hashlib.sha256(code.file.read_bytes()).hexdigest()
+    good = Artifact(tmp_path, "py_good", "good")
+    gateway = Gateway(processor_of(Task(code, good), a="py_a", good="py_good"))
+    assert await gateway.says("a") == "unavailable"
+    assert await gateway.says("good") == "good"
+    assert said in caplog.text
+    assert not list(cache.iterdir())
+    assert [one.name for one in own.iterdir()] == [code.file.name]
+
+
+async def test_with_trusted_keys_nothing_is_unpacked(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder is refused by the check of signatures, as the archive that it is."""
+    monkeypatch.setenv(TRUSTED_KEYS_VARIABLE, "me:" + "A" * 43 + "=")
+    code, files = packed(tmp_path, "py_a", "a"), code_files.code_files()
+    await files.come(code, "a", 30.0)
+    assert files.copy(code) == (str(code.file), str(code.file))
+    assert not cache.exists()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLEARML_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(building, "PATIENCE_S", 30.0)
+    return tmp_path / "cache" / "storage_manager" / "global"
 
 
 def test_no_start_waits_for_files(monkeypatch: pytest.MonkeyPatch) -> None:

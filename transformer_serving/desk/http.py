@@ -26,7 +26,6 @@ UNIX = "unix:"
 # Said of an address that has what nothing here sends; a password is not repeated.
 LOGIN = "a name or a password stands before its host, which are not sent: leave them out"
 _BEFORE_HOST = re.compile(r"^([a-z][a-z0-9+.-]*://)?.*@", re.IGNORECASE | re.DOTALL)
-_BEFORE_FILES_HOST = re.compile(r"^([a-z][a-z0-9+.-]*://)[^/?#]*@", re.IGNORECASE)
 KEY_VARIABLE = "TRANSFORMER_SERVING_KEY"
 # Of a gateway's figures, which no other key opens.
 METRICS_KEY_VARIABLE = "TRANSFORMER_SERVING_METRICS_KEY"
@@ -88,11 +87,6 @@ def shown(address: str) -> str:
     Up to the last @, as a password may have any sign where it should not.
     """
     return _BEFORE_HOST.sub(r"\1", address)
-
-
-def shown_file(url: str) -> str:
-    """A file's address likewise; its path may have an @ of its own."""
-    return _BEFORE_FILES_HOST.sub(r"\1", url)
 
 
 def has_login(address: str) -> bool:

@@ -1,8 +1,12 @@
-"""Sections of a ClearML task's configuration, parsed once and not at every look.
+"""Sections of a ClearML task's configuration, parsed once and not at every look, and as they stand.
 
 The SDK keeps a section as HOCON text and has pyparsing read it whenever it is asked for: 40 ms of
 processor time for two endpoints. Workers and the controller ask every few seconds, of texts that
 are hardly ever others.
+
+HOCON also puts variables of the environment in the place of `${NAME}`, and files and answers of
+other servers in the place of `include`, and whoever may edit the task would read them where names
+and models are told. clearml-serving writes neither, so a text that has either is refused.
 
 Tested by tests/contract/test_parsed_sections.py.
 """
@@ -12,23 +16,82 @@ from __future__ import annotations
 import copy
 import importlib
 from functools import lru_cache, wraps
-from typing import Any
+from importlib.util import find_spec, module_from_spec
+from typing import Any, NoReturn
 
 # Five sections a look, and those before a change.
 _KEPT = 16
+_PARSER = "clearml.utilities.pyhocon.config_parser"
+
+
+class SectionRefused(ValueError):
+    """A section that asks for something of the machine that reads it."""
 
 
 def parse_sections_once() -> None:
-    """From now on the SDK's tasks of this process remember what they parsed; once is enough."""
-    module: Any = importlib.import_module("clearml.backend_interface.task.task")
-    parse = module.text_to_config_dict
-    if hasattr(parse, "__wrapped__"):
-        return
-    parsed = lru_cache(maxsize=_KEPT)(parse)
+    """From now on the SDK's tasks of this process remember what they parsed; once is enough.
 
-    @wraps(parse)
+    They raise ValueError for a text that is none, of it SectionRefused for a substitution or an
+    include.
+    """
+    module: Any = importlib.import_module("clearml.backend_interface.task.task")
+    before = module.text_to_config_dict
+    if hasattr(before, "__wrapped__"):
+        return
+    parser = _parser()
+    unquoted: Any = importlib.import_module("clearml.utilities.dicts").hocon_unquote_key
+
+    @lru_cache(maxsize=_KEPT)
+    def parsed(text: str) -> Any:
+        try:
+            return unquoted(parser.parse(text))
+        except SectionRefused:
+            raise
+        except Exception as error:
+            # Theirs quotes all of the text.
+            why = type(error).__name__
+            raise ValueError(
+                f"a section of the task's configuration could not be parsed ({why})"
+            ) from None
+
+    @wraps(before)
     def text_to_config_dict(text: str) -> Any:
         # Who asks may change what it gets.
         return copy.deepcopy(parsed(text))
 
     module.text_to_config_dict = text_to_config_dict
+
+
+def _parser() -> Any:
+    """The SDK's own, as a module of its own: where it comes upon either, it is refused.
+
+    What looked at the text before it would have to know each of its strings and comments.
+    """
+    found = find_spec(_PARSER)
+    assert found is not None
+    assert found.loader is not None
+    module: Any = module_from_spec(found)
+    found.loader.exec_module(module)
+    module.ConfigSubstitution = _substitution
+    module.ConfigFactory = _Include
+    return module.ConfigParser
+
+
+def _substitution(*_: Any) -> NoReturn:
+    raise SectionRefused(
+        "a section of the task's configuration has ${...} or +=, which would be read from the "
+        "environment of this machine; write the value itself, or in quotes"
+    )
+
+
+class _Include:
+    """In the place of the SDK's reader of files and addresses."""
+
+    @staticmethod
+    def parse_file(*_: Any, **__: Any) -> NoReturn:
+        raise SectionRefused(
+            "a section of the task's configuration has an include, which would be read from this "
+            "machine or by it; write there what it includes"
+        )
+
+    parse_URL = parse_file

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from transformer_serving.contract.addresses import shown_address
 from transformer_serving.contract.error_line import MOST, one_line
 from transformer_serving.contract.worker.sdk_patience import NO_API_FIX
 from transformer_serving.desk import http
@@ -75,7 +76,7 @@ class ClearmlApi:
         if not address.startswith(("http://", "https://")):
             storage.fetch(address, target, self._environment)
             return
-        named = http.shown_file(address)
+        named = shown_address(address)
         headers = self._bearer if _server(address) in self._own_servers() else {}
         try:
             with (

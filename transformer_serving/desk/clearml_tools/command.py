@@ -2,7 +2,8 @@
 
 `python -m transformer_serving.desk.clearml_tools.command` is it.
 It imports torch and scikit-learn wherever they are installed, as they are beside `convert`: that
-costs two seconds a command, for engines that these commands do not touch.
+costs two seconds a command, for engines that these commands do not touch. And it writes again the
+sections that it reads: what somebody had it take from this machine would stand in the task.
 
 Tested by tests/stack/test_clearml_commands.py.
 """
@@ -12,9 +13,12 @@ from __future__ import annotations
 import sys
 
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
+from transformer_serving.contract.worker.parsed_sections import parse_sections_once
 
 with hidden_frameworks():
     from clearml_serving.__main__ import main
+
+parse_sections_once()
 
 if __name__ == "__main__":
     sys.argv[0] = "clearml-serving"

@@ -14,17 +14,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache, wraps
-from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any
 
+from transformer_serving.contract.addresses import shown_address
+from transformer_serving.contract.archives import ArchiveFault
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.signatures import read_trusted_keys
+from transformer_serving.gateway.host.code_copy import CodeCopy, NoCopyError, fetched
 
 log = logging.getLogger("transformer_serving.gateway")
 # Who needs a file waits so long from when it was asked for; a store that is well needs far less.
@@ -43,22 +46,6 @@ class CodeMissingError(ServingError):
         )
 
 
-class _NoCopyError(Exception):
-    """The SDK gave no copy."""
-
-
-class _Copy(NamedTuple):
-    """On this machine: the file as it was uploaded, and the folder that it packs, or itself."""
-
-    file: str
-    content: str
-
-    @property
-    def is_there(self) -> bool:
-        """The SDK's cache keeps a number of files, and takes out the oldest."""
-        return Path(self.file).exists() and Path(self.content).exists()
-
-
 @dataclass
 class _Fetch:
     """One time that the store is asked for a file. Its outcome is None where none came.
@@ -68,10 +55,11 @@ class _Fetch:
 
     artifact: Any
     endpoint: str
+    unpacks: bool
     pause_s: float
     is_told: bool
     begun: float
-    outcome: Future[_Copy | None] = field(default_factory=Future)
+    outcome: Future[CodeCopy | None] = field(default_factory=Future)
     due: float = 0.0
 
     def start(self) -> None:
@@ -83,7 +71,7 @@ class _Fetch:
     def _run(self) -> None:
         copy = None
         try:
-            copy = _fetched(self.artifact)
+            copy = fetched(self.artifact, unpacks=self.unpacks)
             self._came()
         except BaseException as error:
             # Whatever it is, it ends this thread only.
@@ -103,11 +91,11 @@ class _Fetch:
         self.pause_s, self.is_told = min(2 * pause, _LONGEST_PAUSE_S), True
         log.error(
             "endpoint %s: its code cannot be fetched from %s: %s; asked again after %.0f s",
-            self.endpoint, _address(self.artifact.url), _why(error), pause,
+            self.endpoint, shown_address(self.artifact.url), _why(error), pause,
         )  # fmt: skip
 
     @property
-    def copy(self) -> _Copy | None:
+    def copy(self) -> CodeCopy | None:
         """What has come and is still there."""
         copy = self.outcome.result() if self.outcome.done() else None
         return copy if copy is not None and copy.is_there else None
@@ -126,14 +114,18 @@ class _Fetch:
             self.is_told = True
             log.error(
                 "endpoint %s: its code has not come from %s within %.0f s; still waiting for it",
-                self.endpoint, _address(self.artifact.url), patience_s,
+                self.endpoint, shown_address(self.artifact.url), patience_s,
             )  # fmt: skip
 
 
 class CodeFiles:
-    """The files of this process's endpoints; asked in the event loop only."""
+    """The files of this process's endpoints; asked in the event loop only.
 
-    def __init__(self) -> None:
+    Without `unpacks` a folder stays the archive that it came in.
+    """
+
+    def __init__(self, *, unpacks: bool = True) -> None:
+        self._unpacks = unpacks
         self._fetches: dict[tuple[str, str, str], _Fetch] = {}
 
     async def come(self, artifact: Any, endpoint: str, patience_s: float) -> None:
@@ -143,7 +135,8 @@ class CodeFiles:
         if fetch is None or fetch.is_over:
             self._forget_earlier(key)
             before = (_FIRST_PAUSE_S, False) if fetch is None else (fetch.pause_s, fetch.is_told)
-            fetch = self._fetches[key] = _Fetch(artifact, endpoint, *before, time.monotonic())
+            fetch = _Fetch(artifact, endpoint, self._unpacks, *before, time.monotonic())
+            self._fetches[key] = fetch
             fetch.start()
         await fetch.wait(patience_s)
 
@@ -151,7 +144,7 @@ class CodeFiles:
         """Whether it was ever asked for."""
         return _key(artifact) in self._fetches
 
-    def copy(self, artifact: Any) -> _Copy | None:
+    def copy(self, artifact: Any) -> CodeCopy | None:
         """What has come of it; asks nobody."""
         fetch = self._fetches.get(_key(artifact))
         return None if fetch is None else fetch.copy
@@ -166,7 +159,7 @@ class CodeFiles:
 @cache
 def code_files() -> CodeFiles:
     """Those of this process."""
-    return CodeFiles()
+    return CodeFiles(unpacks=read_trusted_keys(os.environ) is None)
 
 
 def artifact_of(task: Any, endpoint: Any) -> Any:
@@ -229,38 +222,12 @@ class _Fetched:
         return self._copy.content if extract_archive else self._copy.file
 
 
-def _fetched(artifact: Any) -> _Copy:
-    """As the host does it, and fetched anew where what the cache has is another upload's."""
-    from clearml.binding.artifacts import Artifacts
-
-    # As the host imports it.
-    from clearml.storage.util import sha256sum  # type: ignore[attr-defined]
-
-    file = artifact.get_local_copy(extract_archive=False)
-    if not file:
-        # The SDK has told its own log why.
-        raise _NoCopyError
-    is_same = sha256sum(file, block_size=Artifacts._hash_block_size)[0] == artifact.hash
-    content = artifact.get_local_copy(extract_archive=True, force_download=not is_same)
-    if not content:
-        raise _NoCopyError
-    return _Copy(str(file), str(content))
-
-
 def _why(error: BaseException) -> str:
-    """Not its text, which may quote the address as it is."""
-    return "no copy came" if isinstance(error, _NoCopyError) else type(error).__name__
+    """Of others' errors not the text, which may quote the address as it is."""
+    if isinstance(error, ArchiveFault):
+        return f"its archive is not unpacked: {error}"
+    return "no copy came" if isinstance(error, NoCopyError) else type(error).__name__
 
 
 def _key(artifact: Any) -> tuple[str, str, str]:
     return artifact.name, artifact.hash, artifact.url
-
-
-def _address(url: str) -> str:
-    """Without what may let somebody in: a password, a signature."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "an address that cannot be read"
-    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
-    return bare.geturl()

@@ -1,6 +1,7 @@
 """Files of the registry, through the ClearML SDK, which begins a broken download anew.
 
-Models on a web server, ClearML's file server first of all, come by a download that goes on.
+Models on a web server, ClearML's file server first of all, come by a download that goes on. What
+they are packed in is unpacked here: the SDK follows links that lead out of its folder.
 
 Tested by tests/engine/test_storage.py.
 """
@@ -13,8 +14,7 @@ import os
 import re
 import shutil
 import uuid
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,15 @@ from clearml.storage import StorageManager
 from clearml.storage.cache import CacheManager
 from clearml.storage.helper import StorageHelper, _HttpDriver
 
+from transformer_serving.contract.addresses import shown_address
+from transformer_serving.contract.archives import (
+    ArchiveDamaged,
+    ArchiveFault,
+    ArchiveTooLarge,
+    is_archive,
+    unpack,
+)
+from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.engine.controller.files.download import (
     DiskFull,
     DownloadFailed,
@@ -34,12 +43,10 @@ from transformer_serving.engine.controller.files.download import (
 )
 from transformer_serving.engine.controller.files.local_copy import LocalCopy
 from transformer_serving.engine.controller.files.room import Share
-from transformer_serving.engine.errors import NoRoom, NotStored, StorageError
+from transformer_serving.engine.errors import EngineError, NoRoom, NotStored, StorageError
 
 # To connect, and between two bytes.
 _TIMEOUT_S = (30, 30)
-# What the SDK unpacks.
-_ARCHIVES = (".zip", ".tgz", ".tar.gz")
 # The SDK's cache may be a user's, with other things in it.
 _CONTEXT = re.compile("engine-[0-9a-f]{32}")
 
@@ -47,51 +54,81 @@ _CONTEXT = re.compile("engine-[0-9a-f]{32}")
 @contextlib.contextmanager
 def model_copy(uri: str, unfinished: Path | None, share: Share) -> Iterator[LocalCopy]:
     """The model's file, or the folder that an archive holds. Raises StorageError, and of it NoRoom
-    where the volume of `unfinished` is full.
+    where the volume of `unfinished` is full, and EngineError for an archive that is refused.
 
     `unfinished`: the folder for what has come so far, where one is; `share` of the state's room.
     """
+    _check(uri, "model")
     get = None if unfinished is None else web_get(uri)
-    if get is None or unfinished is None:
-        if share.room.is_limited:
-            _take(share, uri, _stored_bytes(uri))
-        with fresh_copy(uri, "model") as copy:
-            yield replace(copy, share=share)
-        return
+    with contextlib.ExitStack() as stack:
+        if get is None or unfinished is None:
+            if share.room.is_limited:
+                _take(share, uri, _stored_bytes(uri))
+            copy = stack.enter_context(fresh_copy(uri, "model"))
+            # It is there, and counted as what lies there.
+            archive = 0
+        else:
+            file = stack.enter_context(_downloaded(uri, unfinished, get, share))
+            copy, archive = LocalCopy(file, ours=True), file.stat().st_size
+
+        def fits(unpacked: int) -> None:
+            share.take(archive, max(archive, unpacked))
+
+        yield replace(stack.enter_context(_contents(copy, fits)), share=share)
+
+
+@contextlib.contextmanager
+def _downloaded(uri: str, unfinished: Path, get: Get, share: Share) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
         try:
-            fits = partial(_take, share, uri)
-            file = stack.enter_context(downloaded(uri, unfinished, get, fits))
+            file = stack.enter_context(downloaded(uri, unfinished, get, partial(_take, share, uri)))
         except DiskFull as failure:
             raise NoRoom(_failed(uri, "model", f": {failure}"), failure.needed) from None
         except DownloadFailed as failure:
             gone = isinstance(failure, NotThere) or bool(_hint(uri))
             error = NotStored if gone else StorageError
             raise error(_failed(uri, "model", f": {failure}")) from None
-        if share.room.is_limited and _is_archive(file):
-            size = file.stat().st_size
-            share.take(size, max(size, _unpacked_bytes(file)))
-        # The SDK unpacks a local file as it does its own copy.
-        copy = stack.enter_context(fresh_copy(str(file), "model"))
-        if copy.path.is_dir():
-            file.unlink()
-        yield replace(copy, ours=True, share=share)
+        yield file
+
+
+@contextlib.contextmanager
+def _contents(copy: LocalCopy, fits: Callable[[int], None]) -> Iterator[LocalCopy]:
+    """What an archive holds, without the archive, as both would take as much again; else `copy`.
+
+    At most what `fits` lets in, or what the disk has room for.
+    """
+    archive = copy.path
+    if not (is_archive(archive.name) and archive.is_file()):
+        yield copy
+        return
+    with _folder() as (_, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            unpack(archive, folder / "model", shutil.disk_usage(folder).free, fits)
+        except (ArchiveFault, OSError) as error:
+            raise _not_unpacked(archive, folder, error) from None
+        if copy.ours:
+            archive.unlink()
+        yield LocalCopy(folder / "model", ours=True)
+
+
+def _not_unpacked(archive: Path, folder: Path, error: ArchiveFault | OSError) -> Exception:
+    failed = f"the model '{archive.name}' could not be unpacked: "
+    if isinstance(error, ArchiveDamaged):
+        # The next one that comes may be whole.
+        return StorageError(f"{failed}{error}")
+    if isinstance(error, ArchiveTooLarge):
+        return StorageError(f"{failed}{error}, and {folder.parent} has room for no more")
+    if isinstance(error, ArchiveFault):
+        return EngineError(f"{failed}{error}")
+    if is_full_disk(error):
+        return StorageError(f"{failed}the disk of {folder.parent} has no room for it")
+    return error
 
 
 def _take(share: Share, uri: str, size: int) -> None:
     """Of an archive of `size` bytes at least as many are unpacked beside it."""
-    share.take(size if _is_archive(Path(urlsplit(uri).path)) else 0, size)
-
-
-def _is_archive(path: Path) -> bool:
-    return path.name.lower().endswith(_ARCHIVES)
-
-
-def _unpacked_bytes(file: Path) -> int:
-    """0 where it does not say: a tar file, or one that is damaged."""
-    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
-        return sum(entry.file_size for entry in archive.infolist())
-    return 0
+    share.take(size if is_archive(urlsplit(uri).path) else 0, size)
 
 
 def _stored_bytes(uri: str) -> int:
@@ -127,40 +164,38 @@ def web_get(uri: str) -> Get | None:
 @contextlib.contextmanager
 def fresh_copy(uri: str, name: str) -> Iterator[LocalCopy]:
     """A download that no earlier one can be taken for: two uploads of one file name share an
-    address, and the SDK's cache would give the first one's bytes for the second."""
+    address, and the SDK's cache would give the first one's bytes for the second. An archive comes
+    as it was packed."""
+    _check(uri, name)
+    with _folder() as (context, folder):
+        try:
+            local = StorageManager.get_local_copy(
+                uri, cache_context=context, extract_archive=False, name=name, force_download=True
+            )
+        except Exception as error:
+            # The drivers of the stores raise what their own libraries do, with the address in it.
+            raise StorageError(_failed(uri, name, f": {type(error).__name__}")) from None
+        if local is None or not Path(local).exists():
+            missing = NotStored if _hint(uri) else StorageError
+            raise missing(_failed(uri, name))
+        yield LocalCopy(Path(local), ours=folder in Path(local).parents)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[tuple[str, Path]]:
+    """The context of a cache of the SDK's, and its folder: for one copy, and gone with it."""
     context = f"engine-{uuid.uuid4().hex}"
     folder = _cache_folder(context)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True)
     held = _lock(folder)
     try:
-        local = StorageManager.get_local_copy(
-            uri, cache_context=context, extract_archive=True, name=name, force_download=True
-        )
-        if local is None or not Path(local).exists():
-            error = NotStored if _hint(uri) else StorageError
-            raise error(_failed(uri, name))
-        yield _copy(Path(local), folder, name)
+        yield context, folder
     finally:
         # Only the cache: a file:// address gives the user's own file.
         shutil.rmtree(folder, ignore_errors=True)
         if held is not None:
             os.close(held)
-
-
-def _copy(local: Path, folder: Path, name: str) -> LocalCopy:
-    """What the SDK gave, without the archive that it was in: both would take as much again."""
-    if _is_archive(local) and local.is_file():
-        # It goes on after a fault with what it could not unpack.
-        raise StorageError(
-            f"the {name} '{local.name}' could not be unpacked: it is damaged, and to be uploaded "
-            f"again, or {folder.parent} has no room for it"
-        )
-    ours = folder in local.parents
-    for archive in folder.iterdir() if ours and local.is_dir() else ():
-        if archive.is_file():
-            archive.unlink()
-    return LocalCopy(local, ours)
 
 
 def clear_copies() -> None:
@@ -191,8 +226,16 @@ def _lock(folder: Path) -> int | None:
     return descriptor
 
 
+def _check(uri: str, name: str) -> None:
+    """Who cannot read an address says so with all of it."""
+    try:
+        urlsplit(uri)
+    except ValueError:
+        raise StorageError(_failed(uri, name)) from None
+
+
 def _failed(uri: str, name: str, why: str = "") -> str:
-    return f"the {name} could not be downloaded from {uri}{_hint(uri) or why}"
+    return f"the {name} could not be downloaded from {shown_address(uri)}{_hint(uri) or why}"
 
 
 def _hint(uri: str) -> str:

@@ -1,0 +1,91 @@
+"""A copy of an endpoint's code, from ClearML's storage through the SDK's cache.
+
+A folder comes packed, and is unpacked here: the SDK follows links that lead out of its own, and
+bounds nothing. With trusted keys nothing is unpacked: what is signed is one file.
+
+Tested by tests/gateway/test_code_files.py.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_serving.contract.archives import is_archive, unpack
+
+# As much as a preprocess.py may carry.
+_MOST_BYTES = 1 << 30
+
+
+class NoCopyError(Exception):
+    """The SDK gave no copy."""
+
+
+class CodeCopy(NamedTuple):
+    """On this machine: the file as it was uploaded, and the folder that it packs, or itself."""
+
+    file: str
+    content: str
+
+    @property
+    def is_there(self) -> bool:
+        """The SDK's cache keeps a number of files, and takes out the oldest."""
+        return Path(self.file).exists() and Path(self.content).exists()
+
+
+def fetched(artifact: Any, *, unpacks: bool) -> CodeCopy:
+    """As the host does it, and fetched anew where what the cache has is another upload's.
+
+    Raises NoCopyError, ArchiveFault where `unpacks`, and what the SDK does.
+    """
+    file = _asked(artifact)
+    content = _hash_of(file)
+    if content != artifact.hash:
+        file = _asked(artifact, force_download=True)
+        content = _hash_of(file)
+    if unpacks and content and artifact.type == "archive" and is_archive(file.name):
+        return CodeCopy(str(file), str(_unpacked(file, content)))
+    return CodeCopy(str(file), str(file))
+
+
+def _asked(artifact: Any, *, force_download: bool = False) -> Path:
+    file = artifact.get_local_copy(extract_archive=False, force_download=force_download)
+    if not file:
+        # The SDK has told its own log why.
+        raise NoCopyError
+    return Path(file)
+
+
+def _hash_of(file: Path) -> str | None:
+    """None where it cannot be read."""
+    from clearml.binding.artifacts import Artifacts
+
+    # As the host imports it.
+    from clearml.storage.util import sha256sum  # type: ignore[attr-defined]
+
+    found: str | None = sha256sum(str(file), block_size=Artifacts._hash_block_size)[0]
+    return found
+
+
+def _unpacked(file: Path, content: str) -> Path:
+    """The folder that it packs, in the SDK's cache: named by its content, so that it is never
+    another upload's, and one for all workers."""
+    from clearml.storage.cache import CacheManager
+
+    cache = Path(CacheManager.get_cache_manager().get_cache_folder())
+    place = cache / f"unpacked-{content}"
+    if not place.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="unpacking-", dir=cache) as aside:
+            folder = Path(aside) / "folder"
+            unpack(file, folder, _MOST_BYTES)
+            try:
+                folder.rename(place)
+            except OSError:
+                # Another worker may have been first.
+                if not place.is_dir():
+                    raise
+    # The cache takes out the oldest.
+    place.touch()
+    return place
