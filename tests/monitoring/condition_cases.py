@@ -54,6 +54,22 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
             ]
         },
     ),
+    "LoadFailed": (
+        {**ENDPOINT, **TRITON},
+        # What is in service serves on.
+        [
+            gauge("engine_ready", 1, bundle="7", **ENDPOINT, **TRITON),
+            gauge("engine_load_failed", 1, kind="refused", **ENDPOINT, **TRITON),
+            gauge("engine_load_failed", 0, kind="died", **ENDPOINT, **TRITON),
+        ],
+        {
+            "it was loaded": [gauge("engine_load_failed", 0, kind="refused", **ENDPOINT, **TRITON)],
+            "its proof failed, which has an alert of its own": [
+                gauge("engine_load_failed", 1, kind="refused", **ENDPOINT, **TRITON),
+                gauge("engine_proof", 1, state="failed", **_PROOF),
+            ],
+        },
+    ),
     "WaitingTokensNearLimit": (
         GATEWAY,
         [
@@ -208,6 +224,7 @@ HEALTHY = [
     gauge("engine_ready", 1, bundle="7", **ENDPOINT, **TRITON),
     gauge("engine_proof", 1, state="proven", **_PROOF),
     gauge("engine_proof", 0, state="failed", **_PROOF),
+    gauge("engine_load_failed", 0, kind="refused", **ENDPOINT, **TRITON),
     gauge("engine_triton_ready", 1, **TRITON),
     rising("engine_last_sync_timestamp_seconds", 60, **TRITON),
     gauge("generation_cache_use", 0.4, **_MODEL),

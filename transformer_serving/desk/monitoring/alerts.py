@@ -127,6 +127,16 @@ _ENDPOINTS = (
         "Bundle {{ $labels.bundle }} of {{ $labels.endpoint }} answers otherwise than its "
         "reference on {{ $labels.instance }} and is not served there.",
     ),
+    Alert(
+        "LoadFailed",
+        "endpoints",
+        "max by (endpoint, instance) (transformer_serving_engine_load_failed) == 1\n"
+        "unless on (endpoint, instance) "
+        'max by (endpoint, instance) (transformer_serving_engine_proof{state="failed"}) == 1',
+        STAYS,
+        TICKET,
+        "A bundle of {{ $labels.endpoint }} cannot be loaded on {{ $labels.instance }}.",
+    ),
 )
 
 _SATURATION = (

@@ -13,6 +13,7 @@ import re
 from collections.abc import Container, Iterator, Sequence, Set
 from dataclasses import dataclass
 
+from transformer_serving.engine.controller.records import Kind
 from transformer_serving.engine.controller.status import PROOF_STATES, EndpointStatus
 from transformer_serving.engine.controller.triton.connections import read_page
 from transformer_serving.engine.controller.triton.metric_rows import version_of
@@ -112,6 +113,15 @@ def _of_endpoints(rows: Sequence[EndpointStatus]) -> Iterator[Family]:
             ({**labels, "state": state}, float(row.proof == state))
             for labels, row in named
             for state in PROOF_STATES
+        ],
+    )
+    yield Family(
+        "load_failed",
+        "1 for the kind of what failed, where a bundle of the endpoint could not be loaded.",
+        [
+            ({"endpoint": row.endpoint, "kind": kind.value}, float(row.failure is kind))
+            for row in rows
+            for kind in Kind
         ],
     )
     for name, text, field in (
