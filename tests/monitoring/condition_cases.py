@@ -18,6 +18,7 @@ _WORKERS = [
 
 
 _PROOF = {"endpoint": "texts", "bundle": "7", **TRITON}
+_OTHER = {"instance": "10.0.0.10:8003"}
 _MODEL = {"model": "texts", "version": "7", **TRITON}
 # By alert: the labels it fires with, the series at which it does, and those at which it must not.
 _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series]]]] = {
@@ -29,6 +30,35 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
                 gauge("engine_ready", 0, bundle="7", **ENDPOINT, **TRITON),
                 gauge("engine_ready", 1, bundle="7", **ENDPOINT, instance="10.0.0.10:8003"),
             ]
+        },
+    ),
+    "TritonLacksEndpoint": (
+        {**ENDPOINT, **TRITON},
+        [
+            gauge("engine_ready", 0, bundle="7", **ENDPOINT, **TRITON),
+            gauge("engine_triton_ready", 1, **TRITON),
+            gauge("engine_ready", 1, bundle="7", **ENDPOINT, **_OTHER),
+            gauge("engine_triton_ready", 1, **_OTHER),
+        ],
+        {
+            "none serves it, which pages": [
+                gauge("engine_ready", 0, bundle="7", **ENDPOINT, **TRITON),
+                gauge("engine_triton_ready", 1, **TRITON),
+                gauge("engine_ready", 0, bundle="7", **ENDPOINT, **_OTHER),
+                gauge("engine_triton_ready", 1, **_OTHER),
+            ],
+            "it is placed on the other by design": [
+                gauge("engine_ready", 1, bundle="7", endpoint="words", **TRITON),
+                gauge("engine_triton_ready", 1, **TRITON),
+                gauge("engine_ready", 1, bundle="7", **ENDPOINT, **_OTHER),
+                gauge("engine_triton_ready", 1, **_OTHER),
+            ],
+            "its Triton is away, which has an alert of its own": [
+                gauge("engine_ready", 0, bundle="7", **ENDPOINT, **TRITON),
+                gauge("engine_triton_ready", 0, **TRITON),
+                gauge("engine_ready", 1, bundle="7", **ENDPOINT, **_OTHER),
+                gauge("engine_triton_ready", 1, **_OTHER),
+            ],
         },
     ),
     "GoldenRequestFails": (

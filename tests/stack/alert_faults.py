@@ -273,6 +273,7 @@ FAULTS = (
 )
 # Alerts that nothing done from outside makes fire within the test, and why.
 NOT_PROVOKED = {
+    "TritonLacksEndpoint": "the embedded stack has one Triton",
     "LoadFailed": "no bundle that `deploy` takes fails so at once on a stack that is well; "
     "tests/engine/test_rounds.py has loads that fail",
     "EngineRebuilt": "no request makes a step of openvino_genai fail; "

@@ -21,6 +21,7 @@ from transformer_serving.desk.monitoring.times import (
     GONE,
     HABIT,
     HAPPENED,
+    LASTS,
     PAGE,
     STAYS,
     TICKET,
@@ -98,6 +99,18 @@ _ENDPOINTS = (
         STAYS,
         PAGE,
         "No Triton serves {{ $labels.endpoint }}.",
+    ),
+    # An endpoint that --filter keeps from a Triton has no row there.
+    Alert(
+        "TritonLacksEndpoint",
+        "endpoints",
+        "max by (endpoint, instance) (transformer_serving_engine_ready) == 0\n"
+        "and on (endpoint) max by (endpoint) (transformer_serving_engine_ready) == 1\n"
+        "and on (instance) max by (instance) (transformer_serving_engine_triton_ready) == 1",
+        LASTS,
+        TICKET,
+        "The Triton of {{ $labels.instance }} does not serve {{ $labels.endpoint }}, which others "
+        "do.",
     ),
     Alert(
         "GoldenRequestFails",
