@@ -566,6 +566,22 @@ def test_a_late_look_keeps_what_was_seen_for_a_while(
     one.until(lambda: one.row("m")["ready"])
 
 
+def test_a_triton_that_comes_again_is_counted(one: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its lives may be too short for an alert that waits."""
+    name = "\ntransformer_serving_engine_triton_starts_total"
+    assert f"{name} 1\n" in one.page()
+
+    def away() -> dict[str, frozenset[int]]:
+        raise TritonAway("away")
+
+    for starts in (2, 3):
+        with monkeypatch.context() as patch:
+            patch.setattr(one.triton, "loaded", away)
+            one.until(lambda: one.row("m")["reason"] == TRITON_AWAY)
+        one.until(lambda: one.row("m")["ready"])
+        assert f"{name} {starts}\n" in one.page()
+
+
 def test_a_late_look_loads_nothing_twice(one: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was asked for before the load ended, and says that the model is not there."""
     monkeypatch.setattr(look, "_LOOK_S", 0.0)

@@ -259,6 +259,10 @@ HEALTHY = [
     rising("engine_last_sync_timestamp_seconds", 60, **TRITON),
     gauge("generation_cache_use", 0.4, **_MODEL),
     gauge("generation_rebuilt_total", 0, **_MODEL),
+    gauge("gateway_worker_restarts_total", 1, **GATEWAY),
+    gauge("gateway_start_time_seconds", 1, pid="11", **GATEWAY),
+    gauge("engine_triton_starts_total", 1, **TRITON),
+    gauge("engine_start_time_seconds", 1, **TRITON),
 ]
 
 
@@ -309,4 +313,27 @@ def sync_cases(alert: Alert) -> Iterator[Case]:
         yield Case(alert, "never", [gauge("engine_triton_ready", 0, **TRITON)], TRITON)
 
 
-_OF_A_JOB = {"NoFigures": no_figures_cases, "SyncStale": sync_cases}
+def restart_cases(alert: Alert) -> Iterator[Case]:
+    """By their rates in fifteen steps of a minute."""
+    if alert.labels["part"] == "whole":
+        for side, where in (("gateway", {"pid": "11", **GATEWAY}), ("engine", TRITON)):
+            name, fires = f"{side}_start_time_seconds", {"instance": where["instance"]}
+            yield Case(alert, f"another {side} each time", [rising(name, 60, **where)], fires)
+            yield Case(alert, f"one {side}", [gauge(name, 60, **where)], None)
+        # Of a gateway without a container each worker is another process.
+        pids = [gauge("gateway_start_time_seconds", 60, pid=str(at), **GATEWAY) for at in range(9)]
+        yield Case(alert, "workers come and go", pids, None)
+        return
+    name, where = {
+        "worker": ("gateway_worker_restarts_total", GATEWAY),
+        "triton": ("engine_triton_starts_total", TRITON),
+    }[alert.labels["part"]]
+    yield Case(alert, "again and again", [rising(name, 0.25, **where)], where)
+    yield Case(alert, "now and then", [rising(name, 0.1, **where)], None)
+
+
+_OF_A_JOB = {
+    "NoFigures": no_figures_cases,
+    "SyncStale": sync_cases,
+    "PartRestarts": restart_cases,
+}
