@@ -221,6 +221,28 @@ def test_what_is_not_known_is_not_explained() -> None:
         assert not list(explain(text))
 
 
+# Of the embedded stack's Triton, right after its start on a machine without a GPU.
+HEALTHY = """\
+W1128 20:53:04.989494 3192 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory, \
+pinned memory pool will not be available: CUDA driver version is insufficient for CUDA runtime \
+version"
+I1128 20:53:04.989550 3192 cuda_memory_manager.cc:117] "CUDA memory pool disabled"
+E1128 20:53:04.989610 3192 server.cc:241] "CudaDriverHelper has not been initialized."
+Error: Failed to initialize NVML
+W1128 20:53:04.990467 3192 metrics.cc:798] "DCGM unable to start: DCGM initialization error"
+I1128 20:53:04.990588 3192 metrics.cc:770] "Collecting CPU metrics"
+I1128 20:53:05.025618 3192 grpc_server.cc:2558] "Started GRPCInferenceService at unix:/tmp/t:8001"
+[\x1b[1;33mWARN\x1b[0;39m]  evhtp.c:4050 NODELAY NOT SUPPORTED :: (errno: Operation not supported)
+"""
+
+
+def test_a_triton_that_is_well_without_a_gpu_is_well(scene: Scene) -> None:
+    log = scene.folder / "healthy.log"
+    log.write_text(HEALTHY)
+    (found,) = check_log(dataclasses.replace(scene.subject, log=log))
+    assert found.status == OK
+
+
 def test_all_texts_in_one_log_of_bytes(scene: Scene) -> None:
     log = scene.folder / "all.log"
     log.write_bytes(b"\xff\xfe\n" + "\n".join(text for _, text, _ in TEXTS).encode())

@@ -160,6 +160,8 @@ KNOWN = (
     ),
     _row(
         "driver-old",
+        # Every Triton without a GPU warns so of pinned memory, which it then goes without.
+        r"(?<!pinned memory pool will not be available: )"
         r"CUDA driver version is insufficient for CUDA runtime version",
         "the NVIDIA driver is older than this image needs, or the container has none",
         "see on that machine which it needs: transformer-serving doctor; in compose the GPU comes "
