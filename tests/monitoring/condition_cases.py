@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tests.monitoring.case import ENDPOINT, GATEWAY, TRITON, Case, P, Series, gauge, rising
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, ENGINE_JOB, INFERENCE_JOB, Alert
+from transformer_serving.desk.monitoring.restarts import RESTARTS
 
 _WORKERS = [
     (
@@ -267,7 +268,7 @@ HEALTHY = [
 
 
 def condition_cases() -> Iterator[Case]:
-    for alert in CONDITIONS:
+    for alert in (*CONDITIONS, *RESTARTS):
         if alert.name in _OF_A_JOB:
             yield from _OF_A_JOB[alert.name](alert)
             continue
