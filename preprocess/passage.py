@@ -16,7 +16,7 @@ from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.worker.durations import OK
 from transformer_serving.contract.worker.fault_lines import (
     FIRST_SERVER_FAULT,
-    Codes,
+    CodeLines,
     Faults,
     tell,
 )
@@ -30,7 +30,7 @@ from transformer_serving.contract.worker.watched_answers import watched_answers
 
 log = logging.getLogger("transformer_serving.preprocess")
 
-_internal = Faults()
+_internal = Faults(log)
 
 
 class Asker(Protocol):
@@ -108,7 +108,7 @@ class Departures:
         self._endpoint = endpoint
         self._bundle_version = str(bundle_version)
         self.figures = EndpointFigures(endpoint)
-        self._faults = Codes()
+        self._lines = CodeLines(log)
         # In a rollout the gateway has lists of both bundles' endpoints here.
         self._watched = watched_answers()
 
@@ -164,27 +164,14 @@ class Departures:
 
     def again(self, error: ServingError, times: int) -> None:
         """So many more were answered with the error, by the gateway."""
-        code, status = error.kind.code, error.kind.status
+        status = error.kind.status
         self.figures.request(status, 0, 0, {}, times)
         if status >= FIRST_SERVER_FAULT:
-            self._faults.missed(code, times)
+            self._lines.again(error, self._endpoint, times)
 
     def _log(self, passage: Passage, error: ServingError) -> None:
         """A line a second for each code at most: an engine that is gone fails every request."""
-        count = self._faults.note(error.kind.code)
-        if not count:
-            return
-        log.warning(
-            error.message,
-            extra={
-                "request_id": passage.request_id,
-                "endpoint": self._endpoint,
-                "status": error.kind.status,
-                "code": error.kind.code,
-                "count": count,
-                "trace_id": _trace_id(passage),
-            },
-        )
+        self._lines.write(error, self._endpoint, passage.request_id, _trace_id(passage))
 
     def _trace(
         self, trace: PassageTrace, passage: Passage, status: int, stages: dict[str, float], *,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from types import SimpleNamespace
 
 import pytest
 
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker import fault_lines
-from transformer_serving.contract.worker.fault_lines import Codes, Fault, Faults
+from transformer_serving.contract.worker.deferred import do_all_now
+from transformer_serving.contract.worker.fault_lines import CodeLines, Fault, Faults
 from transformer_serving.contract.worker.request_context import current_endpoint
+
+LOG = logging.getLogger("transformer_serving.test")
+FULL, LATE = ServingError("overloaded", "it is full"), ServingError("deadline", "it is late")
 
 
 @pytest.fixture
@@ -32,19 +39,105 @@ def elsewhere(faults: Faults, error: BaseException) -> Fault:
         return faults.note(raised)
 
 
-def test_a_code_has_one_line_a_second(clock: SimpleNamespace) -> None:
-    codes = Codes()
-    codes.missed("overloaded", 3)
-    assert [codes.note("overloaded"), codes.note("overloaded"), codes.note("deadline")] == [4, 0, 1]
-    codes.missed("overloaded", 5)
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[object, ...]]:
+    names = ("code", "endpoint", "request_id", "count")
+    lines = [tuple(vars(row).get(name) for name in names) for row in caplog.records]
+    caplog.clear()
+    return lines
+
+
+def test_a_code_has_one_line_a_second(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = CodeLines(LOG)
+    for name in ("1", "2"):
+        lines.write(FULL, "a", name)
+    lines.write(LATE, "a", "3")
+    lines.write(FULL, "b", "4")
+    assert told(caplog) == [
+        ("overloaded", "a", "1", 1), ("deadline", "a", "3", 1), ("overloaded", "b", "4", 1)
+    ]  # fmt: skip
+    lines.again(FULL, "a", 5)
     clock.now += 0.9
-    assert codes.note("overloaded") == 0
+    lines.write(FULL, "a", "5")
+    assert told(caplog) == []
     clock.now += 0.1
-    assert codes.note("overloaded") == 8
+    lines.write(FULL, "a", "6")
+    assert told(caplog) == [("overloaded", "a", "6", 8)]
+
+
+async def test_the_rest_of_a_storm_has_a_line_soon_after_it(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was counted with the next fault of the code, hours later and of another endpoint."""
+    monkeypatch.setattr(fault_lines, "_EVERY_S", 0.01)
+    lines, faults = CodeLines(LOG), Faults(LOG)
+    for at in range(5):
+        lines.write(FULL, "a", str(at))
+        last = noted(faults, KeyError())
+    assert told(caplog) == [("overloaded", "a", "0", 1)]
+    clock.now += 0.015
+    async with asyncio.timeout(60):
+        while len(caplog.records) < 2:
+            await asyncio.sleep(0.01)
+    assert caplog.records[1].reference == last.reference  # type: ignore[attr-defined]
+    assert told(caplog) == [("overloaded", "a", None, 4), (None, None, None, 4)]
+    clock.now += 21_600
+    lines.write(FULL, "a", "late")
+    assert told(caplog) == [("overloaded", "a", "late", 1)]
+    assert noted(faults, KeyError()).count == 1
+
+
+def test_a_rest_that_nobody_came_to_write_is_on_no_later_line(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where no loop runs."""
+    lines = CodeLines(LOG)
+    for at in range(5):
+        lines.write(FULL, "a", str(at))
+    clock.now += 21_600
+    lines.write(FULL, "a", "late")
+    counted = [line[2:] for line in told(caplog)]
+    assert counted == [("0", 1), (None, 4), ("late", 1)]
+
+
+def test_what_came_again_is_told_without_another(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    CodeLines(LOG).again(FULL, "a", 7)
+    do_all_now()
+    assert told(caplog) == [("overloaded", "a", None, 7)]
+
+
+def test_a_fault_that_is_told_elsewhere_has_no_line_of_its_rest(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = Faults(LOG)
+    for _ in range(3):
+        try:
+            raise KeyError
+        except KeyError as error:
+            faults.note(error, is_logged=False)
+    clock.now += 5
+    do_all_now()
+    faults._storms._close()
+    assert told(caplog) == []
+
+
+def test_codes_and_endpoints_that_are_remembered_are_bounded(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = CodeLines(LOG)
+    for at in range(1000):
+        for _ in range(2):
+            lines.write(FULL, str(at), None)
+    assert len(lines._storms._told) == fault_lines._MOST_PLACES
+    counts = [row.count for row in caplog.records]  # type: ignore[attr-defined]
+    assert sum(counts) == 2000 - fault_lines._MOST_PLACES
 
 
 def test_one_a_second_stands_for_those_between(clock: SimpleNamespace) -> None:
-    faults = Faults()
+    faults = Faults(LOG)
     first = noted(faults, KeyError())
     assert (first.is_told, first.count) == (True, 1)
     for _ in range(9):
@@ -58,7 +151,7 @@ def test_one_a_second_stands_for_those_between(clock: SimpleNamespace) -> None:
 
 
 def test_another_type_place_or_endpoint_is_another_fault(clock: SimpleNamespace) -> None:
-    faults = Faults()
+    faults = Faults(LOG)
     seen = [noted(faults, KeyError()), noted(faults, IndexError()), elsewhere(faults, KeyError())]
     token = current_endpoint.set("texts")
     try:
@@ -73,7 +166,7 @@ def test_another_type_place_or_endpoint_is_another_fault(clock: SimpleNamespace)
 
 
 def test_places_that_are_remembered_are_bounded(clock: SimpleNamespace) -> None:
-    faults = Faults()
+    faults = Faults(LOG)
     for at in range(1000):
         noted(faults, type(f"Error{at}", (Exception,), {})())
-    assert len(faults._told) == fault_lines._MOST_PLACES
+    assert len(faults._storms._told) == fault_lines._MOST_PLACES

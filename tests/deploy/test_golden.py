@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.free_ports import free_port
 from tests.stack.small_bundles import write_small
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.contract.naming import VERSION_HEADER
+from transformer_serving.desk.deploy import golden as golden_module
 from transformer_serving.desk.deploy.golden import (
     Differs,
     Refused,
@@ -34,11 +36,26 @@ VERSION = 7
 
 
 @contextmanager
-def address(status_and_version: Callable[[int], tuple[int, int]]) -> Iterator[str]:
-    """An address whose n-th request, counted from 0, gets the golden body from this version."""
+def address(
+    status_and_version: Callable[[int], tuple[int, int]],
+    health: Callable[[], tuple[int, object]] = lambda: (404, {"detail": "Not Found"}),
+) -> Iterator[str]:
+    """An address whose n-th request, counted from 0, gets the golden body from this version.
+
+    Without `health` it is clearml-serving's own app.
+    """
     numbers = iter(range(10_000))
 
     class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/health/endpoints/any"
+            status, row = health()
+            body = json.dumps(row).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
         def do_POST(self) -> None:
             status, version = status_and_version(next(numbers))
             self.rfile.read(int(self.headers["content-length"]))
@@ -74,6 +91,79 @@ def test_an_address_is_ready_when_its_last_worker_has_the_bundle(late: tuple[int
     with address(worker) as url:
         assert wait_for_golden(url, GOLDEN, VERSION, 60) is None
     assert len(asked) == 24 + 32
+
+
+NOT_YET: dict[str, object] = {"state": "failed", "compared": False, "reason": "503 unavailable"}
+
+
+@pytest.mark.parametrize(
+    "not_yet",
+    [
+        (503, NOT_YET),
+        (503, {"state": "not asked", "reason": "its first golden request is under way"}),
+        (404, {"code": "unknown_endpoint", "message": "the endpoint is not known"}),
+    ],
+    ids=["loading", "first", "unknown"],
+)
+def test_an_endpoint_that_is_not_ready_is_not_asked(not_yet: tuple[int, object]) -> None:
+    """Each request of deploy's counts: 97 answers of 503 before a first model was loaded paged."""
+    looks: list[tuple[int, object]] = []
+    asked_after: list[int] = []
+
+    def health() -> tuple[int, object]:
+        looks.append(not_yet)
+        return not_yet if len(looks) < 5 else (200, {"state": "ok"})
+
+    def worker(number: int) -> tuple[int, int]:
+        asked_after.append(len(looks))
+        return 200, VERSION
+
+    with address(worker, health) as url:
+        assert wait_for_golden(url, GOLDEN, VERSION, 60) is None
+    assert asked_after == [5] * 32
+
+
+def test_why_an_endpoint_is_not_ready_is_said() -> None:
+    with address(lambda number: (200, VERSION), lambda: (503, NOT_YET)) as url:
+        reason = wait_for_golden(url, GOLDEN, VERSION, 2)
+    assert reason == "it is not ready: 503 unavailable"
+
+
+def test_a_bundle_that_is_refused_before_it_is_ready_is_not_waited_for() -> None:
+    with address(lambda number: (200, VERSION), lambda: (503, NOT_YET)) as url:
+        reason = wait_for_golden(url, GOLDEN, VERSION, 600, lambda: "at 32 tokens, any batch")
+    assert isinstance(reason, Refused)
+
+
+def test_an_endpoint_that_answers_its_golden_request_wrongly_is_asked() -> None:
+    """Its answer is what deploy fails with, at once."""
+    row = {"state": "failed", "compared": True, "reason": "its numbers by up to 0.2"}
+    other = replace(GOLDEN, answer={"label": "POSITIVE", "score": 0.7})
+    with address(lambda number: (200, VERSION), lambda: (503, row)) as url:
+        assert isinstance(wait_for_golden(url, other, VERSION, 600), Differs)
+
+
+def test_where_nobody_tells_readiness_ten_answers_of_503_are_not_soon_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clearml-serving's own app has no health: ten in an hour may page."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    played = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(golden_module, "time", played)
+    asked: list[float] = []
+
+    def worker(number: int) -> tuple[int, int]:
+        asked.append(now[0])
+        return (503 if now[0] < 50 else 200), VERSION
+
+    with address(worker) as url:
+        assert wait_for_golden(url, GOLDEN, VERSION, 120) is None
+    assert sum(at < 50 for at in asked) < 10
+    assert max(asked) < 50 + 16
 
 
 def test_a_status_says_of_which_bundle_it_is() -> None:

@@ -333,7 +333,7 @@ def test_what_may_still_work_is_a_warning(scene: Scene) -> None:
     )
     found = faults(names, WARNING)
     assert "data-center GPUs only" in found["driver"]
-    assert "serves its last good bundle" in found["endpoints"]
+    assert "serves its last good bundle, and what starts now answers 503" in found["endpoints"]
     assert "a name inside a container network" in found["files"]
     # As 'containers' advises.
     assert "a name inside a container network" in found["api"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import signal
 import threading
 from pathlib import Path
 
 import pytest
+from supervisor.options import decode_wait_status
 
 from tests.doctor.conftest import Scene
 from transformer_serving.desk.doctor import log_lines
@@ -169,6 +171,29 @@ TEXTS = (
         "mostly by the kernel",
     ),
     (
+        "killed",
+        "2026-11-28 20:53:36,259 WARN exited: triton (terminated by SIGKILL; not expected)",
+        "mostly by the kernel",
+    ),
+    (
+        "bus-error",
+        "2026-11-28 20:53:36,259 WARN exited: triton (terminated by SIGBUS (core dumped); not "
+        "expected)",
+        "mostly as /dev/shm is full",
+    ),
+    (
+        "crashed",
+        "2026-11-28 20:53:36,259 WARN exited: triton (terminated by SIGSEGV (core dumped); not "
+        "expected)",
+        "a fault of its own code",
+    ),
+    ("crashed", "Signal (11) received.", "a fault of its own code"),
+    (
+        "crashed",
+        "transformer_serving.engine.container tritonserver ended with -11 after 44 s",
+        "a fault of its own code",
+    ),
+    (
         "gpu-lost",
         "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.  Reboot the "
         "system to recover this GPU",
@@ -200,8 +225,25 @@ def test_the_end_of_triton_is_known_as_its_container_logs_it() -> None:
     """By the signal that ended it: another end, as by a fault of its own, is no lack of memory."""
     line = "tritonserver ended with %s after %.0f s"
     assert f'_log.error("{line}"' in Path(inspect.getfile(container)).read_text("utf-8")
-    names = {code: [found.name for found in explain(line % (code, 60))] for code in (-9, -7, 1, 9)}
-    assert names == {-9: ["killed"], -7: ["bus-error"], 1: [], 9: []}
+    names = {
+        code: [found.name for found in explain(line % (code, 60))] for code in (-11, -9, -7, 1, 9)
+    }
+    assert names == {-11: ["crashed"], -9: ["killed"], -7: ["bus-error"], 1: [], 9: []}
+
+
+def test_the_end_of_triton_is_known_as_supervisord_logs_it() -> None:
+    """By supervisord's own words for a signal; another part's end is none of Triton's."""
+    names = {}
+    for number in (signal.SIGSEGV, signal.SIGKILL, signal.SIGBUS, signal.SIGTERM):
+        _, said = decode_wait_status(number)
+        for part in ("triton", "inference"):
+            line = f"exited: {part} ({said}; not expected)"
+            names[part, number] = [found.name for found in explain(line)]
+    assert {key: name for key, name in names.items() if name} == {
+        ("triton", signal.SIGSEGV): ["crashed"],
+        ("triton", signal.SIGKILL): ["killed"],
+        ("triton", signal.SIGBUS): ["bus-error"],
+    }
 
 
 def test_a_version_is_translated_into_the_release_that_has_it() -> None:
@@ -219,6 +261,28 @@ def test_a_plan_of_another_gpu_is_converted_there() -> None:
 def test_what_is_not_known_is_not_explained() -> None:
     for text in ("", "E1120 something else", "Version tag does not match", "compute 8.6"):
         assert not list(explain(text))
+
+
+# Of the embedded stack's Triton, right after its start on a machine without a GPU.
+HEALTHY = """\
+W1128 20:53:04.989494 3192 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory, \
+pinned memory pool will not be available: CUDA driver version is insufficient for CUDA runtime \
+version"
+I1128 20:53:04.989550 3192 cuda_memory_manager.cc:117] "CUDA memory pool disabled"
+E1128 20:53:04.989610 3192 server.cc:241] "CudaDriverHelper has not been initialized."
+Error: Failed to initialize NVML
+W1128 20:53:04.990467 3192 metrics.cc:798] "DCGM unable to start: DCGM initialization error"
+I1128 20:53:04.990588 3192 metrics.cc:770] "Collecting CPU metrics"
+I1128 20:53:05.025618 3192 grpc_server.cc:2558] "Started GRPCInferenceService at unix:/tmp/t:8001"
+[\x1b[1;33mWARN\x1b[0;39m]  evhtp.c:4050 NODELAY NOT SUPPORTED :: (errno: Operation not supported)
+"""
+
+
+def test_a_triton_that_is_well_without_a_gpu_is_well(scene: Scene) -> None:
+    log = scene.folder / "healthy.log"
+    log.write_text(HEALTHY)
+    (found,) = check_log(dataclasses.replace(scene.subject, log=log))
+    assert found.status == OK
 
 
 def test_all_texts_in_one_log_of_bytes(scene: Scene) -> None:

@@ -21,6 +21,7 @@ from transformer_serving.engine.controller.proving import proofs as kept, refusa
 from transformer_serving.engine.controller.proving.machine import Machine, read_machine
 from transformer_serving.engine.controller.proving.proofs import Passed, Proofs
 from transformer_serving.engine.controller.proving.prover import subject_of
+from transformer_serving.engine.controller.records import Kind
 from transformer_serving.engine.controller.status import EndpointStatus
 from transformer_serving.engine.model_config import ModelConfig, from_text
 
@@ -199,6 +200,7 @@ def test_the_page_has_our_figures_and_then_tritons(tmp_path: Path) -> None:
         [
             row('odd"\\\nname', proof_seconds=2.5, largest_difference=1e-4),
             row("refused", proof="failed", proof_of=2, ready=False),
+            row("unread", failure=Kind.UNREACHED, reason="its store does not answer"),
         ],
         1795492800.25,
         triton_ready=True,
@@ -230,6 +232,10 @@ def test_the_page_has_our_figures_and_then_tritons(tmp_path: Path) -> None:
     assert f"{name}_seconds{{{odd}}} 2.5" in lines
     assert f"{name}_largest_difference{{{odd}}} 0.0001" in lines
     assert 'transformer_serving_engine_ready{endpoint="refused",bundle="1"} 0' in lines
+    failed = "transformer_serving_engine_load_failed"
+    assert f'{failed}{{endpoint="unread",kind="unreached"}} 1' in lines
+    assert sum(line.startswith(f"{failed}{{") for line in lines) == 3 * len(Kind)
+    assert sum(line.startswith(f"{failed}{{") and line.endswith(" 1") for line in lines) == 1
     assert "transformer_serving_engine_triton_ready 1" in lines
     assert "transformer_serving_engine_last_sync_timestamp_seconds 1795492800.25" in lines
     assert lines[-1] == "nv_inference_count 5"

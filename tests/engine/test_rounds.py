@@ -111,6 +111,22 @@ def test_a_triton_that_does_not_say_what_it_has_is_asked_again(
     assert one.triton.loads == ["m"]
 
 
+def test_a_load_that_fails_is_a_figure_while_the_version_before_serves(
+    one: Rounds, tmp_path: Path
+) -> None:
+    """A proof was the only failure that any figure told of."""
+
+    def fail() -> None:
+        raise EngineError("Triton refused it")
+
+    failed = '\ntransformer_serving_engine_load_failed{endpoint="m",kind="refused"}'
+    assert f"{failed} 0\n" in one.page()
+    one.triton.before["load"] = fail
+    one.plane.add("m", write_onnx(tmp_path / "after", scale=2.0))
+    one.until(lambda: f"{failed} 1\n" in one.page())
+    assert one.row("m")["ready"]
+
+
 def test_what_serves_is_put_back_while_its_update_is_on_its_way(
     one: Rounds, tmp_path: Path
 ) -> None:
@@ -564,6 +580,22 @@ def test_a_late_look_keeps_what_was_seen_for_a_while(
         one.service.round()
         assert one.row("m")["reason"] == TRITON_AWAY
     one.until(lambda: one.row("m")["ready"])
+
+
+def test_a_triton_that_comes_again_is_counted(one: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its lives may be too short for an alert that waits."""
+    name = "\ntransformer_serving_engine_triton_starts_total"
+    assert f"{name} 1\n" in one.page()
+
+    def away() -> dict[str, frozenset[int]]:
+        raise TritonAway("away")
+
+    for starts in (2, 3):
+        with monkeypatch.context() as patch:
+            patch.setattr(one.triton, "loaded", away)
+            one.until(lambda: one.row("m")["reason"] == TRITON_AWAY)
+        one.until(lambda: one.row("m")["ready"])
+        assert f"{name} {starts}\n" in one.page()
 
 
 def test_a_late_look_loads_nothing_twice(one: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,6 +295,38 @@ async def test_a_new_endpoint_is_not_kept_waiting_for_the_next_round(
         assert len(played.told) == rounds == 2
 
 
+async def test_a_new_endpoint_whose_engine_is_being_loaded_is_asked_again_alone_and_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`deploy` waits for its health, and by rounds alone it waited for up to EVERY_S more."""
+    loading = Response(b'{"code": "unavailable", "message": "no engine"}', 503)
+    loading.headers[VERSION_HEADER] = "7"
+    processor = Processor({"good": Response(b"{}"), "new": loading, "broken": Response(b"", 500)})
+    monkeypatch.setattr(golden_rounds, "EVERY_S", 3600.0)
+    monkeypatch.setattr(golden_rounds, "_LOOK_S", 0.01)
+    async with Played(processor).running(rounds=3) as played:
+        processor.answers["new"] = Response(b"{}")
+        async with asyncio.timeout(60):
+            while (await played.get("endpoints/new"))[0] != 200:
+                await asyncio.sleep(0.01)
+    asked = [url for url, *_ in processor.asked]
+    assert asked.count("good") == asked.count("broken") == 1
+    assert all(told.keys() == processor.answers.keys() for told in played.told)
+
+
+async def test_an_endpoint_that_is_not_new_waits_for_its_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = Response(b'{"code": "unavailable", "message": "no engine"}', 503)
+    gone.headers[VERSION_HEADER] = "7"
+    monkeypatch.setattr(golden_rounds, "EVERY_S", 3600.0)
+    monkeypatch.setattr(golden_rounds, "_LOOK_S", 0.01)
+    monkeypatch.setattr(golden_rounds, "_NEW_S", 0.0)
+    async with Played(Processor({"old": gone})).running() as played:
+        await asyncio.sleep(0.2)
+        assert len(played.told) == 1
+
+
 @pytest.mark.parametrize("fault", [ValueError(SECRET), Panic()])
 async def test_after_a_round_that_fails_the_next_one_comes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: BaseException

@@ -351,6 +351,7 @@ def test_faults_are_logged_once_a_second_without_the_request(text_serving: TextS
     assert "secret" not in server.log.read_text()
     assert len(faults()) < asked
     assert sum(line["count"] for line in faults()) <= asked
-    assert {line["request_id"] for line in faults()} == {"mine"}
+    # One that tells what came after the last line is of no one request.
+    assert {line.get("request_id") for line in faults()} - {None} == {"mine"}
     first = faults()[0]
     assert (first["endpoint"], first["status"], first["level"]) == ("texts", 502, "warning")

@@ -66,6 +66,14 @@ def test_a_killed_worker_is_replaced_beside_one_that_hangs(session: Session) -> 
     finally:
         hanging.send_signal(signal.SIGCONT)
         server.wait_for("/health/ready")
+    try:
+        # The third one tells of both.
+        wait_until(lambda: len(STARTED.findall(server.log.read_text())) >= 3, 120)
+        figures = server.ask("GET", "/metrics").raw.decode()
+        assert "\ntransformer_serving_gateway_worker_restarts_total 2.0\n" in figures
+        since = re.findall(r"^transformer_serving_gateway_start_time_\S+ (\S+)$", figures, re.M)
+        assert len(set(since)) == 1
+    finally:
         server.stop()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tests.monitoring.case import ENDPOINT, GATEWAY, TRITON, Case, P, Series, gauge, rising
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, ENGINE_JOB, INFERENCE_JOB, Alert
+from transformer_serving.desk.monitoring.restarts import RESTARTS
 
 _WORKERS = [
     (
@@ -18,6 +19,7 @@ _WORKERS = [
 
 
 _PROOF = {"endpoint": "texts", "bundle": "7", **TRITON}
+_OTHER = {"instance": "10.0.0.10:8003"}
 _MODEL = {"model": "texts", "version": "7", **TRITON}
 # By alert: the labels it fires with, the series at which it does, and those at which it must not.
 _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series]]]] = {
@@ -29,6 +31,35 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
                 gauge("engine_ready", 0, bundle="7", **ENDPOINT, **TRITON),
                 gauge("engine_ready", 1, bundle="7", **ENDPOINT, instance="10.0.0.10:8003"),
             ]
+        },
+    ),
+    "TritonLacksEndpoint": (
+        {**ENDPOINT, **TRITON},
+        [
+            gauge("engine_ready", 0, bundle="7", **ENDPOINT, **TRITON),
+            gauge("engine_triton_ready", 1, **TRITON),
+            gauge("engine_ready", 1, bundle="7", **ENDPOINT, **_OTHER),
+            gauge("engine_triton_ready", 1, **_OTHER),
+        ],
+        {
+            "none serves it, which pages": [
+                gauge("engine_ready", 0, bundle="7", **ENDPOINT, **TRITON),
+                gauge("engine_triton_ready", 1, **TRITON),
+                gauge("engine_ready", 0, bundle="7", **ENDPOINT, **_OTHER),
+                gauge("engine_triton_ready", 1, **_OTHER),
+            ],
+            "it is placed on the other by design": [
+                gauge("engine_ready", 1, bundle="7", endpoint="words", **TRITON),
+                gauge("engine_triton_ready", 1, **TRITON),
+                gauge("engine_ready", 1, bundle="7", **ENDPOINT, **_OTHER),
+                gauge("engine_triton_ready", 1, **_OTHER),
+            ],
+            "its Triton is away, which has an alert of its own": [
+                gauge("engine_ready", 0, bundle="7", **ENDPOINT, **TRITON),
+                gauge("engine_triton_ready", 0, **TRITON),
+                gauge("engine_ready", 1, bundle="7", **ENDPOINT, **_OTHER),
+                gauge("engine_triton_ready", 1, **_OTHER),
+            ],
         },
     ),
     "GoldenRequestFails": (
@@ -52,6 +83,22 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
                 gauge("engine_proof", 0, state="failed", **_PROOF),
                 gauge("engine_proof", 1, state="proven", **_PROOF),
             ]
+        },
+    ),
+    "LoadFailed": (
+        {**ENDPOINT, **TRITON},
+        # What is in service serves on.
+        [
+            gauge("engine_ready", 1, bundle="7", **ENDPOINT, **TRITON),
+            gauge("engine_load_failed", 1, kind="refused", **ENDPOINT, **TRITON),
+            gauge("engine_load_failed", 0, kind="died", **ENDPOINT, **TRITON),
+        ],
+        {
+            "it was loaded": [gauge("engine_load_failed", 0, kind="refused", **ENDPOINT, **TRITON)],
+            "its proof failed, which has an alert of its own": [
+                gauge("engine_load_failed", 1, kind="refused", **ENDPOINT, **TRITON),
+                gauge("engine_proof", 1, state="failed", **_PROOF),
+            ],
         },
     ),
     "WaitingTokensNearLimit": (
@@ -208,15 +255,20 @@ HEALTHY = [
     gauge("engine_ready", 1, bundle="7", **ENDPOINT, **TRITON),
     gauge("engine_proof", 1, state="proven", **_PROOF),
     gauge("engine_proof", 0, state="failed", **_PROOF),
+    gauge("engine_load_failed", 0, kind="refused", **ENDPOINT, **TRITON),
     gauge("engine_triton_ready", 1, **TRITON),
     rising("engine_last_sync_timestamp_seconds", 60, **TRITON),
     gauge("generation_cache_use", 0.4, **_MODEL),
     gauge("generation_rebuilt_total", 0, **_MODEL),
+    gauge("gateway_worker_restarts_total", 1, **GATEWAY),
+    gauge("gateway_start_time_seconds", 1, pid="11", **GATEWAY),
+    gauge("engine_triton_starts_total", 1, **TRITON),
+    gauge("engine_start_time_seconds", 1, **TRITON),
 ]
 
 
 def condition_cases() -> Iterator[Case]:
-    for alert in CONDITIONS:
+    for alert in (*CONDITIONS, *RESTARTS):
         if alert.name in _OF_A_JOB:
             yield from _OF_A_JOB[alert.name](alert)
             continue
@@ -262,4 +314,27 @@ def sync_cases(alert: Alert) -> Iterator[Case]:
         yield Case(alert, "never", [gauge("engine_triton_ready", 0, **TRITON)], TRITON)
 
 
-_OF_A_JOB = {"NoFigures": no_figures_cases, "SyncStale": sync_cases}
+def restart_cases(alert: Alert) -> Iterator[Case]:
+    """By their rates in fifteen steps of a minute."""
+    if alert.labels["part"] == "whole":
+        for side, where in (("gateway", {"pid": "11", **GATEWAY}), ("engine", TRITON)):
+            name, fires = f"{side}_start_time_seconds", {"instance": where["instance"]}
+            yield Case(alert, f"another {side} each time", [rising(name, 60, **where)], fires)
+            yield Case(alert, f"one {side}", [gauge(name, 60, **where)], None)
+        # Of a gateway without a container each worker is another process.
+        pids = [gauge("gateway_start_time_seconds", 60, pid=str(at), **GATEWAY) for at in range(9)]
+        yield Case(alert, "workers come and go", pids, None)
+        return
+    name, where = {
+        "worker": ("gateway_worker_restarts_total", GATEWAY),
+        "triton": ("engine_triton_starts_total", TRITON),
+    }[alert.labels["part"]]
+    yield Case(alert, "again and again", [rising(name, 0.25, **where)], where)
+    yield Case(alert, "now and then", [rising(name, 0.1, **where)], None)
+
+
+_OF_A_JOB = {
+    "NoFigures": no_figures_cases,
+    "SyncStale": sync_cases,
+    "PartRestarts": restart_cases,
+}

@@ -273,6 +273,11 @@ FAULTS = (
 )
 # Alerts that nothing done from outside makes fire within the test, and why.
 NOT_PROVOKED = {
+    "PartRestarts": "a part would have to be started three times in two and a half seconds; "
+    "tests/gateway/test_workers.py and tests/engine/test_rounds.py count starts",
+    "TritonLacksEndpoint": "the embedded stack has one Triton",
+    "LoadFailed": "no bundle that `deploy` takes fails so at once on a stack that is well; "
+    "tests/engine/test_rounds.py has loads that fail",
     "EngineRebuilt": "no request makes a step of openvino_genai fail; "
     "tests/engine/test_generation_engine.py has a step that does",
 }

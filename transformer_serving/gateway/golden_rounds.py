@@ -1,7 +1,8 @@
 """Golden requests to every endpoint that is ours, in rounds that nobody has to ask for.
 
 A round comes at the latest after EVERY_S, and within a second where there is a new endpoint or code
-has come that one waited for.
+has come that one waited for. An endpoint whose engine is loaded for the first time is asked alone
+in between, as long as it is new: `deploy` waits for it.
 
 Tested by tests/gateway/test_health.py and tests/gateway/test_wrong_engine.py.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -36,6 +37,8 @@ EVERY_S = 15.0
 _OTHER = "another bundle answers: its engine is not loaded yet"
 # New endpoints are looked for this often: one is not ready until it was asked.
 _LOOK_S = 1.0
+# So long an endpoint is new.
+_NEW_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class GoldenRounds:
         self._short_way = short_way
         self._tell = tell
         self._task: asyncio.Task[None] | None = None
+        self._first_seen: dict[str, float] = {}
         self.results: dict[str, GoldenResult] = {}
         self.first_done = False
 
@@ -101,7 +105,7 @@ class GoldenRounds:
         while True:
             due = time.monotonic() + EVERY_S
             try:
-                await self._round()
+                await self._round(self._urls())
                 self.first_done = True
                 await self._until(due)
             except ENDS:
@@ -115,20 +119,36 @@ class GoldenRounds:
         """Wait for that time, on time.monotonic's clock, or until there is more to ask."""
         while (rest := due - time.monotonic()) > 0:
             await asyncio.sleep(min(rest, _LOOK_S))
-            urls = self._host.processor.get_endpoints()
+            urls = self._urls()
             if any(url not in self.results or self._short_way.is_due(url) for url in urls):
                 return
+            if late := [url for url in urls if self._is_awaited(url)]:
+                await self._round(late)
 
-    async def _round(self) -> None:
+    def _urls(self) -> list[str]:
+        """All endpoints, of which each is remembered from when it was first there."""
         urls = list(self._host.processor.get_endpoints())
+        now = time.monotonic()
+        self._first_seen = {url: self._first_seen.get(url, now) for url in urls}
+        # Replaced as a whole, so that removed endpoints leave.
+        self.results = {url: one for url, one in self.results.items() if url in self._first_seen}
+        return urls
+
+    def _is_awaited(self, url: str) -> bool:
+        """Whether it is new, and its code says that it cannot answer yet."""
+        result = self.results[url]
+        is_new = time.monotonic() - self._first_seen[url] < _NEW_S
+        return is_new and result.state == "failed" and bool(result.bundle) and not result.compared
+
+    async def _round(self, urls: Sequence[str]) -> None:
         # All at once: none waits for the file of another. A worker that starts had better have all.
         await self._short_way.fetch(urls, PATIENCE_S if self.first_done else _TIMEOUT_S)
         results = {url: await self._built(url) for url in urls}
         ready = [url for url, failed in results.items() if failed is None]
         for golden in await asyncio.gather(*map(self._ask, ready)):
             results[golden.endpoint] = golden
-        # Replaced as a whole, so that removed endpoints leave.
-        self.results = {url: golden for url, golden in results.items() if golden is not None}
+        asked_now = {url: golden for url, golden in results.items() if golden is not None}
+        self.results = {**self.results, **asked_now}
         asked = [golden for golden in self.results.values() if golden.state != "not asked"]
         await self._tell({golden.endpoint: golden for golden in asked})
 

@@ -13,7 +13,7 @@ import logging
 import time
 
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.worker.fault_lines import FIRST_SERVER_FAULT, Codes
+from transformer_serving.contract.worker.fault_lines import FIRST_SERVER_FAULT, CodeLines
 from transformer_serving.gateway.asgi import Message
 from transformer_serving.gateway.exchange import Exchange
 
@@ -21,26 +21,18 @@ log = logging.getLogger("transformer_serving.gateway")
 
 
 class RefusalLines:
-    """A line a second for each code, as the preprocess has them of what reached an endpoint."""
+    """A line a second for each code and endpoint, as the preprocess has them of what reached an
+    endpoint.
+    """
 
     def __init__(self) -> None:
-        self._codes = Codes()
+        self._lines = CodeLines(log)
 
     def write(self, error: ServingError, request_id: bytes | None, endpoint: str) -> None:
         """`endpoint` is one that exists, or empty; no line of faults that are the caller's."""
-        kind = error.kind
-        if kind.status < FIRST_SERVER_FAULT or not (count := self._codes.note(kind.code)):
-            return
-        log.warning(
-            error.message,
-            extra={
-                "request_id": None if request_id is None else request_id.decode("latin-1"),
-                "endpoint": endpoint or None,
-                "status": kind.status,
-                "code": kind.code,
-                "count": count,
-            },
-        )
+        if error.kind.status >= FIRST_SERVER_FAULT:
+            name = None if request_id is None else request_id.decode("latin-1")
+            self._lines.write(error, endpoint or None, name)
 
 
 class RequestLine:

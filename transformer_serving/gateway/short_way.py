@@ -5,6 +5,7 @@ Canary, versions, statistics and live updates are process_request's own, so they
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from functools import partial
@@ -27,6 +28,8 @@ from transformer_serving.gateway.host.building import (
 )
 from transformer_serving.gateway.host.code_files import CodeMissingError
 from transformer_serving.gateway.host.errors import host_error_response, host_error_table
+
+log = logging.getLogger("transformer_serving.gateway")
 
 # What V2's clients call the version of what has none.
 FIRST = "1"
@@ -103,7 +106,7 @@ class ShortWay:
         self._host = host
         self._builder = Builder(host)
         self._errors = host_error_table(host)
-        self._faults = Faults()
+        self._faults = Faults(log)
         self._failed: dict[str, Any] = {}
         self._names: dict[RequestedEndpoint, str] = {}
 

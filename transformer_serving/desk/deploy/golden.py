@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformer_serving.contract.error_line import MOST, one_line
+from transformer_serving.contract.errors import UNKNOWN_ENDPOINT
 from transformer_serving.contract.golden import agrees, disagreement
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.contract.naming import VERSION_HEADER
@@ -16,6 +17,11 @@ from transformer_serving.desk import http
 
 _REQUEST_S = 20.0
 _PAUSE_S = 0.2
+# After an answer of 500 and more, which counts against the endpoint's error budget: ten of them in
+# an hour may page. A gateway says beforehand that it would answer so; clearml-serving's own app
+# does not, so there the pauses grow up to this.
+_LONGEST_PAUSE_S = 15.0
+_SERVE, _HEALTH = "/serve/", "/health/endpoints/"
 # Behind one address may stand several containers and workers, and each finds a new bundle by a poll
 # of its own. Every request is a new connection, so this many answers one after the other are those
 # of all of them: the most that docker/balancer takes, in turn.
@@ -70,17 +76,19 @@ def wait_for_golden(
 ) -> str | None:
     """Ask until every process behind the address gives the golden answer from exactly `version`.
 
-    Returns None when they did, 32 answers in a row; else why not, as last seen, or at once: Refused
-    where `refused` has a reason or the gateway does not let in, Differs where an answer of that
-    version is another.
+    Where a gateway says that the endpoint is not ready, it is not asked: its requests count as all
+    others. Returns None when they did, 32 answers in a row; else why not, as last seen, or at once:
+    Refused where `refused` has a reason or the gateway does not let in, Differs where an answer of
+    that version is another.
     """
     deadline = time.monotonic() + timeout_s
     reason = unasked = "it was never asked"
-    right = 0
+    right, pause = 0, _PAUSE_S
     while time.monotonic() < deadline:
         patience = min(_REQUEST_S, max(0.1, deadline - time.monotonic()))
-        reply = ask(url, golden.request, patience, headers)
-        if reply.status == 200 and reply.version == version:
+        early = None if right else _not_ready(url, patience, headers)
+        reply = ask(url, golden.request, patience, headers) if early is None else None
+        if reply is not None and (reply.status, reply.version) == (200, version):
             if not agrees(reply.body, golden.answer, golden.tolerance):
                 return Differs(disagreement(reply.body, golden.answer, golden.tolerance))
             right += 1
@@ -88,15 +96,49 @@ def wait_for_golden(
                 return None
             reason = f"{right} of the {_IN_A_ROW} answers in a row that are wanted came in time"
             continue
-        if reply.status == 0 and reason != unasked and time.monotonic() >= deadline:
+        if reply is None:
+            right, reason, pause, said = 0, early or "", _PAUSE_S, None
+        elif reply.status == 0 and reason != unasked and time.monotonic() >= deadline:
             # The wait was cut short: what was seen before says more.
             return reason
-        right, reason = 0, describe(reply, version)
-        said = http.kept_out(reply.status) or refused()
+        else:
+            right, reason, said = 0, describe(reply, version), http.kept_out(reply.status)
+            pause = _PAUSE_S if reply.status < 500 else min(2 * pause, _LONGEST_PAUSE_S)
+        said = said or _refused_within(min(pause, deadline - time.monotonic()), refused)
         if said is not None:
             return Refused(said)
-        time.sleep(_PAUSE_S)
     return reason
+
+
+def _refused_within(seconds: float, refused: Callable[[], str | None]) -> str | None:
+    """Asks again and again, so that a long pause keeps no reason back."""
+    until = time.monotonic() + seconds
+    while (said := refused()) is None and time.monotonic() < until:
+        time.sleep(_PAUSE_S)
+    return said
+
+
+def _not_ready(url: str, patience: float, headers: Mapping[str, str] | None) -> str | None:
+    """Why a gateway behind the address would not answer the endpoint's request from its engine.
+
+    None: it would, or nobody says so, as in clearml-serving's own app, behind an ingress that has
+    /serve alone, and of an answer that is not the recorded one: that is seen by asking.
+    """
+    front, serve, endpoint = url.partition(_SERVE)
+    if not serve:
+        return None
+    try:
+        answer = http.ask(f"{front}{_HEALTH}{endpoint}", headers=headers, timeout_s=patience)
+        row = json.loads(answer.body)
+    except (http.NoAnswer, ValueError):
+        return None
+    if not isinstance(row, dict):
+        return None
+    if answer.status == 404 and row.get("code") == UNKNOWN_ENDPOINT:
+        return f"status 404: {row.get('message')}"
+    if answer.status == 503 and "state" in row and not row.get("compared"):
+        return f"it is not ready: {row.get('reason')}"
+    return None
 
 
 def describe(reply: Reply, version: int) -> str:

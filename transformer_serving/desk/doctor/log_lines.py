@@ -48,6 +48,11 @@ def _row(name: str, pattern: str, meaning: str, fix: str) -> KnownLine:
     return KnownLine(name, re.compile(pattern, re.IGNORECASE), meaning, fix)
 
 
+def _ended(number: int, name: str) -> str:
+    """Triton's end by a signal, as its container's parent logs it, or supervisord."""
+    return rf"tritonserver ended with -{number}\b|\bexited: triton \(terminated by {name}\b"
+
+
 KNOWN = (
     _row(
         "tensorrt-version",
@@ -140,17 +145,24 @@ KNOWN = (
     ),
     _row(
         "bus-error",
-        r"\bBus error\b|tritonserver ended with -7\b",
+        r"\bBus error\b|" + _ended(7, "SIGBUS"),
         "a process was ended by a bus error, mostly as /dev/shm is full",
         _SHARED,
     ),
     _row(
         "killed",
-        r"tritonserver ended with -9\b",
+        _ended(9, "SIGKILL"),
         "Triton was killed: mostly by the kernel, for memory; by the controller where the line "
-        "before says so",
-        "give more: TRITON_MEMORY, on Kubernetes triton.resources.limits.memory; or serve fewer "
-        "models",
+        "before says so, or by the embedded stack's watchdog or controller where their logs do",
+        "give more: TRITON_MEMORY, on Kubernetes triton.resources.limits.memory, else the machine; "
+        "or serve fewer models",
+    ),
+    _row(
+        "crashed",
+        r"\bSignal \(11\) received|" + _ended(11, "SIGSEGV"),
+        "Triton was ended by a fault of its own code or of a library in it",
+        "the lines before it have the stack, in .stack/logs/triton.log of the embedded stack; if "
+        "it began with a bundle: transformer-serving rollback NAME",
     ),
     _row(
         "driver-mismatch",
@@ -160,6 +172,8 @@ KNOWN = (
     ),
     _row(
         "driver-old",
+        # Every Triton without a GPU warns so of pinned memory, which it then goes without.
+        r"(?<!pinned memory pool will not be available: )"
         r"CUDA driver version is insufficient for CUDA runtime version",
         "the NVIDIA driver is older than this image needs, or the container has none",
         "see on that machine which it needs: transformer-serving doctor; in compose the GPU comes "

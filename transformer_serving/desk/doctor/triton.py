@@ -167,8 +167,10 @@ def _endpoint(row: Mapping[str, Any], subject: Subject, past: str) -> Findings:
         )
     elif reason:
         yield warning(
-            f"endpoint {name} serves its last good bundle: {reason}",
-            "deploy a bundle that loads, or the last good one again",
+            f"endpoint {name} serves its last good bundle, and what starts now answers 503: "
+            f"{reason}",
+            f"go back before anything is restarted: transformer-serving rollback {name}; or deploy "
+            "a bundle that loads",
         )
     elif not faults:
         mark = "" if row.get("verified") else ", unverified: added by hand"

@@ -21,6 +21,7 @@ from transformer_serving.desk.monitoring.times import (
     GONE,
     HABIT,
     HAPPENED,
+    LASTS,
     PAGE,
     STAYS,
     TICKET,
@@ -99,6 +100,18 @@ _ENDPOINTS = (
         PAGE,
         "No Triton serves {{ $labels.endpoint }}.",
     ),
+    # An endpoint that --filter keeps from a Triton has no row there.
+    Alert(
+        "TritonLacksEndpoint",
+        "endpoints",
+        "max by (endpoint, instance) (transformer_serving_engine_ready) == 0\n"
+        "and on (endpoint) max by (endpoint) (transformer_serving_engine_ready) == 1\n"
+        "and on (instance) max by (instance) (transformer_serving_engine_triton_ready) == 1",
+        LASTS,
+        TICKET,
+        "The Triton of {{ $labels.instance }} does not serve {{ $labels.endpoint }}, which others "
+        "do.",
+    ),
     Alert(
         "GoldenRequestFails",
         "endpoints",
@@ -126,6 +139,16 @@ _ENDPOINTS = (
         TICKET,
         "Bundle {{ $labels.bundle }} of {{ $labels.endpoint }} answers otherwise than its "
         "reference on {{ $labels.instance }} and is not served there.",
+    ),
+    Alert(
+        "LoadFailed",
+        "endpoints",
+        "max by (endpoint, instance) (transformer_serving_engine_load_failed) == 1\n"
+        "unless on (endpoint, instance) "
+        'max by (endpoint, instance) (transformer_serving_engine_proof{state="failed"}) == 1',
+        STAYS,
+        TICKET,
+        "A bundle of {{ $labels.endpoint }} cannot be loaded on {{ $labels.instance }}.",
     ),
 )
 

@@ -15,6 +15,7 @@ from transformer_serving.contract import preprocess_settings
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, Alert
 from transformer_serving.desk.monitoring.objectives import OBJECTIVES
+from transformer_serving.desk.monitoring.restarts import RESTARTS
 from transformer_serving.desk.monitoring.times import TimeScale
 
 RUNBOOKS = "docs/runbooks"
@@ -28,7 +29,7 @@ POLLS = {"CLEARML_SERVING_POLL_FREQ": "0.1", "CLEARML_TRITON_POLL_FREQ": "0.1"}
 
 def all_alerts() -> tuple[Alert, ...]:
     """Every rule, those of one group behind each other."""
-    return (*(alert for one in OBJECTIVES for alert in one.alerts()), *CONDITIONS)
+    return (*(alert for one in OBJECTIVES for alert in one.alerts()), *CONDITIONS, *RESTARTS)
 
 
 def limits(variables: Mapping[str, str]) -> dict[str, str]:

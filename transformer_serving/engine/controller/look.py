@@ -24,7 +24,8 @@ _KEPT_S = 5.0
 
 
 class Look:
-    """`version` is Triton's own, None while it is away; `greet` is told it at each start of one.
+    """`version` is Triton's own, None while it is away; `greet` is told it at each start of one,
+    of which there were `starts` since this controller's own.
     Dead versions that are `in_grace` are not unloaded with their models.
     """
 
@@ -48,6 +49,7 @@ class Look:
         self._loaded: Loaded | None = None
         self._answered = 0.0
         self.version: str | None = None
+        self.starts = 0
         # What happened later is not in the answer; on time.monotonic's clock.
         self.asked_at = 0.0
 
@@ -83,6 +85,7 @@ class Look:
         with self._faults.noted("what this machine is"):
             self._greet(version)
             self.version = version
+            self.starts += 1
 
     def _question_suspects(self) -> None:
         if self._questioning is None or self._questioning.done():

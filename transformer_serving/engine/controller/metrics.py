@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import http.client
 import re
+import time
 from collections.abc import Container, Iterator, Sequence, Set
 from dataclasses import dataclass
 
+from transformer_serving.engine.controller.records import Kind
 from transformer_serving.engine.controller.status import PROOF_STATES, EndpointStatus
 from transformer_serving.engine.controller.triton.connections import read_page
 from transformer_serving.engine.controller.triton.metric_rows import version_of
@@ -33,11 +35,12 @@ class Family:
     name: str
     help: str
     rows: Sequence[tuple[dict[str, str], float]]
+    type: str = "gauge"
 
     def lines(self) -> Iterator[str]:
         name = f"{_PREFIX}_{self.name}"
         yield f"# HELP {name} {self.help}"
-        yield f"# TYPE {name} gauge"
+        yield f"# TYPE {name} {self.type}"
         for labels, value in self.rows:
             pairs = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items())
             # A time of today has ten digits before its point.
@@ -49,19 +52,27 @@ class MetricsPage:
 
     def __init__(self, triton: str | None) -> None:
         self._triton = triton
+        self._since = time.time()
+        self._starts = 0
         self._shown: tuple[Sequence[EndpointStatus], float | None, bool] = ((), None, False)
 
     def show(
-        self, rows: Sequence[EndpointStatus], last_sync: float | None, *, triton_ready: bool
-    ) -> None:
+        self, rows: Sequence[EndpointStatus], last_sync: float | None, *, triton_ready: bool,
+        triton_starts: int = 0,
+    ) -> None:  # fmt: skip
         """`last_sync` in Unix seconds, None before the first."""
         self._shown = (rows, last_sync, triton_ready)
+        self._starts = triton_starts
 
     def text(self) -> str:
         """All of it; without Triton's part where Triton does not answer."""
         rows, last_sync, triton_ready = self._shown
         loaded = self.loaded()
-        families = (*_of_endpoints(rows), *_of_controller(last_sync, triton_ready=triton_ready))
+        families = (
+            *_of_endpoints(rows),
+            *_of_controller(last_sync, triton_ready=triton_ready),
+            *_of_starts(self._since, self._starts),
+        )
         own = "".join(f"{line}\n" for family in families for line in family.lines())
         if loaded is None:
             return own + self._of_triton()
@@ -114,6 +125,15 @@ def _of_endpoints(rows: Sequence[EndpointStatus]) -> Iterator[Family]:
             for state in PROOF_STATES
         ],
     )
+    yield Family(
+        "load_failed",
+        "1 for the kind of what failed, where a bundle of the endpoint could not be loaded.",
+        [
+            ({"endpoint": row.endpoint, "kind": kind.value}, float(row.failure is kind))
+            for row in rows
+            for kind in Kind
+        ],
+    )
     for name, text, field in (
         ("proof_seconds", "What the passed proof took, in seconds.", "proof_seconds"),
         (
@@ -136,6 +156,13 @@ def _of_controller(last_sync: float | None, *, triton_ready: bool) -> Iterator[F
     if last_sync is not None:
         text = "When the control plane last answered, in Unix time."
         yield Family("last_sync_timestamp_seconds", text, [({}, last_sync)])
+
+
+def _of_starts(since: float, triton_starts: int) -> Iterator[Family]:
+    text = "How often a Triton came to answer, since the controller's start."
+    yield Family("triton_starts_total", text, [({}, float(triton_starts))], "counter")
+    text = "When the controller was started, in Unix time."
+    yield Family("start_time_seconds", text, [({}, since)])
 
 
 def _bundle(version: int | None) -> str:

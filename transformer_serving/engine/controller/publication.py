@@ -38,9 +38,10 @@ class Publication:
         rollouts: Sequence[Any],
         *,
         triton_ready: bool,
+        triton_starts: int = 0,
     ) -> None:
         """`triton` is its version. Raises OSError where the state file has no room."""
-        self._page.show(rows, sync.last, triton_ready=triton_ready)
+        self._page.show(rows, sync.last, triton_ready=triton_ready, triton_starts=triton_starts)
         for line in changes(self.rows, rows):
             _log.info("%s", line)
         self.rows = rows

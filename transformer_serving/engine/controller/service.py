@@ -316,7 +316,7 @@ class Service:
         )
         self._publication.show(
             rows, self._sync, self._look.version, self._rollouts.shown,
-            triton_ready=loaded is not None,
+            triton_ready=loaded is not None, triton_starts=self._look.starts,
         )  # fmt: skip
 
     def _report(self, text: str) -> None:

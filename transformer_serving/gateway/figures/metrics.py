@@ -62,6 +62,11 @@ class Metrics:
         self._requests = process_wide("gateway_requests", _requests)
         self._of_key: dict[str, prometheus.Counter] = {}
 
+    def note_start(self, since: float, restarts: int) -> None:
+        """`since` is the supervisor's start, `restarts` those of workers that this one tells of."""
+        process_wide("gateway_start", _start).set(since)
+        process_wide("gateway_restarts", _restarts).inc(restarts)
+
     def asked(self, key: str) -> None:
         """A request that came with this key, by its name."""
         counter = self._of_key.get(key)
@@ -204,6 +209,16 @@ def _golden() -> prometheus.Gauge:
 def _round() -> prometheus.Gauge:
     text = "When the last round of golden requests ended, in Unix time."
     return _of_worker("gateway_golden_round_timestamp_seconds", text)
+
+
+def _start() -> prometheus.Gauge:
+    text = "When the gateway that the worker belongs to was started, in Unix time."
+    return _of_worker("gateway_start_time_seconds", text)
+
+
+def _restarts() -> prometheus.Counter:
+    text = "Workers that ended unasked and were started again."
+    return prometheus.Counter(f"{_PREFIX}gateway_worker_restarts", text)
 
 
 def _bundle() -> prometheus.Gauge:

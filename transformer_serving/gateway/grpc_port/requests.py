@@ -20,7 +20,7 @@ log = logging.getLogger("transformer_serving.gateway")
 # Of the caller's metadata, what the app knows as headers.
 _PASSED_ON = frozenset({"authorization", "x-api-key", "x-request-id", "traceparent", "tracestate"})
 _FAULT = 500
-_faults = Faults()
+_faults = Faults(log)
 Headers = list[tuple[bytes, bytes]]
 
 

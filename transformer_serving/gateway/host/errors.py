@@ -82,7 +82,7 @@ def host_error_response(
     row = next(row for row in table if isinstance(error, row.exception))
     if row.report is None:
         return _response(row.code, row.message)
-    fault = faults.note(error)
+    fault = faults.note(error, is_logged=row.code == "internal")
     if fault.is_told:
         row.report(host, error)
     if isinstance(error, ValueError) and any(text in str(error) for text in _CUDA_TEXTS):

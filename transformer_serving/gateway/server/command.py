@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -91,6 +92,7 @@ def _serve(options: argparse.Namespace, tls: KeptTls | None, settings: GatewaySe
         + LEAVE_S
         + _SPARE_S,
         grpc=None if held is None else _address(options.host, grpc_port),
+        since=time.time(),
     )
     with figures_folder():
         status = Supervisor(listener, options.workers, order, drain_seconds, tls).run()

@@ -60,6 +60,8 @@ class Supervisor:
         self._outdated: list[WorkerProcess] = []
         self._successor: WorkerProcess | None = None
         self._failed_starts = 0
+        # Workers that ended unasked, of which none that serves has told.
+        self._untold = 0
         self._any_started = False
         # Why the last process could not even be made.
         self._no_room = ""
@@ -133,7 +135,9 @@ class Supervisor:
                 log.error("worker %d has ended with %s", worker.pid, worker.status)
                 self._workers.remove(worker)
                 worker.close()
+                self._untold += 1
                 if not worker.started:
+                    self._untold += worker.restarts
                     self._failed_starts += 1
                     self._not_before = time.monotonic() + _PAUSE_S
         if not self._any_started and self._failed_starts > self._count:
@@ -145,12 +149,14 @@ class Supervisor:
 
     def _fill_up(self) -> None:
         while len(self._workers) < self._count:
-            made = self._make(self._order, self._proven_tls)
+            order = replace(self._order, restarts=self._untold)
+            made = self._make(order, self._proven_tls)
             if made is None:
                 # Without any other it is a start that failed; else the others serve on.
                 self._failed_starts += not self._workers
                 self._not_before = time.monotonic() + _PAUSE_S
                 return
+            self._untold = 0
             self._workers.append(made)
             if made.tls is not self._newest_tls:
                 self._outdated.append(made)
