@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transformer_serving.contract import preprocess_settings
+from transformer_serving.contract.polls import SERVING_POLL
 from transformer_serving.contract.signatures import TRUSTED_KEYS_HELP, TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.stop import STOP_SECONDS, TRITON_EXIT_SECONDS as _EXIT
 from transformer_serving.contract.worker import tracing
@@ -129,7 +130,7 @@ INFERENCE = Section(
     "The inference containers.",
     (
         Variable(_WORKERS.name, _WORKERS.help, _WORKERS.default),
-        Variable("CLEARML_SERVING_POLL_FREQ", "Minutes between two looks at the endpoints.", "0.1"),
+        Variable(SERVING_POLL.name, SERVING_POLL.help, "0.1"),
         Variable("CLEARML_INFERENCE_TASK_ID", "ClearML task to go on with; empty: a new one."),
         Variable(
             "CLEARML_DEFAULT_TRITON_GRPC_ADDR",
