@@ -227,8 +227,15 @@ def test_on_the_stock_file_triton_is_where_the_workers_look(
         assert host in known, name
         assert port == wanted, name
     polls = [worker["CLEARML_SERVING_POLL_FREQ"], triton["environment"]["CLEARML_TRITON_POLL_FREQ"]]
-    grace = float(triton["environment"]["TRANSFORMER_SERVING_GRACE_SECONDS"])
-    assert grace > 60 * sum(map(float, polls))
+    assert triton["environment"]["CLEARML_SERVING_POLL_FREQ"] == polls[0]
+    # As the entrypoint hands them on.
+    environment = {name: value for name, value in triton["environment"].items() if value}
+    (grace,) = (
+        word.removeprefix("--grace-seconds=")
+        for word in commands(environment, tmp_path, "secret")[1]
+        if word.startswith("--grace-seconds=")
+    )
+    assert float(grace) > 60 * sum(map(float, polls))
 
 
 def test_no_package_is_installed_in_the_stock_files_triton(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transformer_serving.contract import preprocess_settings
-from transformer_serving.contract.polls import SERVING_POLL
+from transformer_serving.contract.polls import SERVING_POLL, TRITON_POLL
 from transformer_serving.contract.signatures import TRUSTED_KEYS_HELP, TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.stop import STOP_SECONDS, TRITON_EXIT_SECONDS as _EXIT
 from transformer_serving.contract.worker import tracing
@@ -164,11 +164,11 @@ INFERENCE = Section(
 TRITON = Section(
     "The Triton containers.",
     (
-        Variable("CLEARML_TRITON_POLL_FREQ", "Minutes between two looks at the endpoints.", "0.1"),
+        Variable(TRITON_POLL.name, TRITON_POLL.help, TRITON_POLL.default),
         Variable(
             "TRANSFORMER_SERVING_GRACE_SECONDS",
-            "Seconds that the previous bundle serves on after an update; more than both polls.",
-            "30",
+            "Seconds that the previous bundle serves on after an update, more than both polls "
+            "together: a container that is told less ends at its start. Empty: both polls and 30.",
         ),
         Variable(_EXIT.name, _EXIT.help, _EXIT.default),
         Variable(
