@@ -16,9 +16,11 @@ from tests.compose.conftest import ROOT
 from tests.compose.documents import DOCUMENT
 from tests.compose.machine import run
 from tests.compose.stock import STOCK_PATH, stock_file
+from tests.doctor.test_env_file import LINES, SHELL
 from tests.loaded_file import loaded_file
 from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.desk.compose.variables import settings
+from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.engine.container_commands import KEEP_TASKS_VARIABLE, commands
 from transformer_serving.gateway.access import PUBLISHED, TLS_CERT
 
@@ -287,6 +289,21 @@ def test_monitoring_takes_the_place_of_the_stock_files(
         sources = {mount["source"] for mount in services[name]["volumes"]}
         assert not any("prometheus.yml" in one or "datasource" in one for one in sources)
     assert "--config.file=/etc/prometheus/prometheus.yaml" in services["prometheus"]["command"]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_an_env_file_is_read_by_doctor_as_by_compose(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    for name, value in SHELL.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "my.env").write_text(f"ABOVE=above\nBOTH=above\n{line}\n")
+    (tmp_path / "one.yaml").write_text("services: {one: {image: one, environment: {A: '${A}'}}}")
+    command = ["docker", "compose", "--env-file", "my.env", "-f", "one.yaml", "config"]
+    read = yaml.safe_load(run(*command, cwd=tmp_path))
+    given = read["services"]["one"]["environment"]["A"]
+    # Printed as a compose file, in which a $ is written twice.
+    assert given.replace("$$", "$") == read_env_file(tmp_path / "my.env")["A"]
 
 
 def test_hadolint_has_nothing_to_say() -> None:
