@@ -18,6 +18,7 @@ from tests.compose.machine import run
 from tests.compose.stock import STOCK_PATH, stock_file
 from tests.doctor.test_env_file import LINES, SHELL
 from tests.loaded_file import loaded_file
+from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.desk.compose.variables import settings
 from transformer_serving.desk.env_file import read_env_file
@@ -106,6 +107,22 @@ def test_docker_waits_as_long_as_the_containers_are_told(
         parts = ("inference", "triton", "balancer")
         assert set(told) == {name for name in services if name.split("-")[-1] in parts}
         assert {services[name]["stop_grace_period"] for name in told} == {shown}
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["-f compose/compose.yaml --profile local",
+     "-f compose/compose.yaml -f compose/gpu.yaml -f compose/vllm.yaml", ON_STOCK],
+)  # fmt: skip
+def test_every_image_of_the_kit_is_of_the_operators_tag(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    for tag, shown in (("", kit_version()), ("before", "before")):
+        monkeypatch.setenv("TRANSFORMER_SERVING_IMAGE_TAG", tag)
+        images = [row.get("image", "") for row in config(options, tmp_path)["services"].values()]
+        ours = [image for image in images if image.startswith("transformer-serving/")]
+        assert len(ours) >= 2
+        assert {image.partition(":")[2] for image in ours} == {shown}
 
 
 def test_on_the_stock_file_ours_are_confined_as_everywhere(engine: None, tmp_path: Path) -> None:

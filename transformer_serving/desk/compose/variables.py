@@ -249,6 +249,16 @@ MONITORING = Section(
         ),
     ),
 )
+IMAGES = Section(
+    "The images of the kit.",
+    (
+        Variable(
+            "TRANSFORMER_SERVING_IMAGE_TAG",
+            "Tag by which they are built and started: with another one those of before stay, to go "
+            "back to (docs/compose.md). Empty: the kit's version.",
+        ),
+    ),
+)
 FILES = Section(
     "Files of yours; paths are relative to compose/.",
     (
@@ -299,6 +309,7 @@ def sections() -> tuple[Section, ...]:
         TRITON,
         TRACES,
         MONITORING,
+        IMAGES,
         FILES,
     )
 
