@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from preprocess.settings import read_settings
 from tests.compose.conftest import ROOT
 from tests.compose.documents import DOCUMENT
 from tests.compose.machine import run
@@ -239,12 +240,16 @@ def test_on_the_stock_file_triton_is_where_the_workers_look(
     (network,) = triton["networks"].values()
     known = {"clearml-serving-triton", triton["container_name"], *network["aliases"]}
     worker = services["clearml-serving-inference"]["environment"]
-    ports = {"CLEARML_DEFAULT_TRITON_GRPC_ADDR": "8001"}
-    ports |= {"TRANSFORMER_SERVING_TRITON_GRPC": "8001", "TRANSFORMER_SERVING_TRITON_HTTP": "8000"}
-    for name, wanted in ports.items():
-        host, _, port = worker[name].partition(":")
-        assert host in known, name
-        assert port == wanted, name
+    read = read_settings(worker)
+    ports = {
+        worker["CLEARML_DEFAULT_TRITON_GRPC_ADDR"]: "8001",
+        read.triton_grpc: "8001",
+        read.triton: "8000",
+    }
+    for address, wanted in ports.items():
+        host, _, port = address.partition(":")
+        assert host in known, address
+        assert port == wanted, address
     polls = [worker["CLEARML_SERVING_POLL_FREQ"], triton["environment"]["CLEARML_TRITON_POLL_FREQ"]]
     assert triton["environment"]["CLEARML_SERVING_POLL_FREQ"] == polls[0]
     # As the entrypoint hands them on.
@@ -255,6 +260,18 @@ def test_on_the_stock_file_triton_is_where_the_workers_look(
         if word.startswith("--grace-seconds=")
     )
     assert float(grace) > 60 * sum(map(float, polls))
+
+
+@pytest.mark.parametrize("options", ["-f compose/compose.yaml", ON_STOCK])
+def test_another_triton_is_named_once(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    """What docker/example.env says of an empty address is so in every file."""
+    monkeypatch.setenv("CLEARML_DEFAULT_TRITON_GRPC_ADDR", "gpus.example:8001")
+    services = config(f"--env-file docker/example.env {options}", tmp_path)["services"]
+    (worker,) = (row for name, row in services.items() if name.endswith("inference"))
+    read = read_settings(worker["environment"])
+    assert (read.triton, read.triton_grpc) == ("gpus.example:8000", "gpus.example:8001")
 
 
 def test_no_package_is_installed_in_the_stock_files_triton(

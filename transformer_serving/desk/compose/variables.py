@@ -34,11 +34,7 @@ class Section:
 
 
 # What differs in containers from the parts' own defaults.
-IN_CONTAINERS = {
-    "TRANSFORMER_SERVING_TRITON_HTTP": "triton:8000",
-    "TRANSFORMER_SERVING_TRITON_GRPC": "triton:8001",
-    "TRANSFORMER_SERVING_METRICS_HOST": "0.0.0.0",
-}
+IN_CONTAINERS = {"TRANSFORMER_SERVING_METRICS_HOST": "0.0.0.0"}
 _DRAIN, _WORKERS = gateway_settings.DRAIN_SECONDS.name, gateway_settings.WORKERS
 
 CLEARML = Section(
