@@ -216,7 +216,7 @@ def test_who_is_told_to_restart_inference_is_told_when_not_to() -> None:
     assert found == {
         name for name, text in runbooks().items() if "(sync-stale.md#what-to-do)" in text
     }
-    assert len(found) == 3
+    assert len(found) == 4
 
 
 def test_a_refused_bundle_is_gone_back_from_before_anything_is_restarted() -> None:
