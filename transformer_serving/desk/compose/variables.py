@@ -148,7 +148,13 @@ INFERENCE = Section(
             STOP_SECONDS.default,
         ),
         Variable("INFERENCE_CPUS", "CPUs of each container; 0: no limit.", "0"),
-        Variable("INFERENCE_MEMORY", "Memory of each container.", "2g"),
+        Variable(
+            "INFERENCE_MEMORY",
+            "Memory of each container, of which a worker has 100 to 230 MB and under load its "
+            "bodies' bytes (TRANSFORMER_SERVING_BODY_MEMORY_BYTES). Workers that it does not hold "
+            "are killed and started again.",
+            "2g",
+        ),
         Variable(
             "INFERENCE_PIDS",
             "Threads of each container, of which a worker has 25 to 60; too few for the workers "
