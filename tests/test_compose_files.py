@@ -124,6 +124,11 @@ def service(file: str, name: str) -> dict[str, Any]:
     return found
 
 
+def image_of(file: str, name: str) -> str:
+    """A service's, where nobody sets a tag."""
+    return re.sub(r"\$\{\w+:-(\S+)\}", r"\1", service(file, name)["image"])
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [("compose.yaml", "inference"), ("clearml-serving.yaml", "clearml-serving-inference")],
