@@ -38,6 +38,12 @@ wait_for_new() {
     done
 }
 
+# What a container is made of: image and what compose was told. The name of an image does not tell: a
+# build gives it to another one.
+made_of() {
+    docker inspect --format '{{.Image}} {{index .Config.Labels "com.docker.compose.config-hash"}}' "$1"
+}
+
 # Every other service that runs more than once, such as Triton, as often as it does: `up` would bring
 # each that SERVICE depends on back to one container. Leaving those out (--no-deps) gives the new
 # containers another hash, and the next `up` would replace all.
@@ -68,6 +74,10 @@ for container in $old; do
         --scale "$service=$((count + 1))" "$service" 2>&1) || { echo "$said" >&2; exit 1; }
     new=$(containers "$@" | grep -v -F "$before")
     wait_for_new "$new"
+    if [ "$number" = 1 ] && [ "$(made_of "$new")" = "$(made_of "$container")" ]; then
+        echo "note: the new container of $service has the image and the configuration of the old one;" \
+            "if it was to have others, build the images before, or correct the file of --env-file" >&2
+    fi
     # By its own stop signal and TRANSFORMER_SERVING_STOP_SECONDS: what runs in it ends first.
     docker stop "$container" >/dev/null
     docker rm --volumes "$container" >/dev/null

@@ -19,6 +19,7 @@ from tests.compose.stock import stock_file
 from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.gate.release import kit_version
+from transformer_serving.contract.polls import SERVING_POLL
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.contract.worker import tracing
@@ -34,6 +35,7 @@ from transformer_serving.desk.doctor.clearml import MACHINE
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.local import parts
 from transformer_serving.desk.versions.lock import Lock, read_lock
+from transformer_serving.engine.container_commands import GRACE_VARIABLE
 from transformer_serving.gateway import settings as gateway_settings
 from transformer_serving.gateway.access import (
     ACCESS,
@@ -122,6 +124,11 @@ def service(file: str, name: str) -> dict[str, Any]:
     return found
 
 
+def image_of(file: str, name: str) -> str:
+    """A service's, where nobody sets a tag."""
+    return re.sub(r"\$\{\w+:-(\S+)\}", r"\1", service(file, name)["image"])
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [("compose.yaml", "inference"), ("clearml-serving.yaml", "clearml-serving-inference")],
@@ -179,6 +186,18 @@ def test_containers_know_the_machine_by_the_name_that_doctor_advises(
         # A Docker without its own bridge refuses to start a container with `host-gateway`.
         address = "${TRANSFORMER_SERVING_HOST_ADDRESS:-host-gateway}"
         assert service(file, name)["extra_hosts"] == [f"{MACHINE}:{address}"]
+
+
+def test_triton_is_told_how_often_the_workers_look() -> None:
+    """Its grace is made of both polls where nobody sets one."""
+    worker, triton = (
+        service("compose.yaml", name)["environment"] for name in ("inference", "triton")
+    )
+    assert triton[SERVING_POLL.name] == worker[SERVING_POLL.name]
+    assert triton[GRACE_VARIABLE] == f"${{{GRACE_VARIABLE}:-}}"
+    stock = service("clearml-serving.yaml", "clearml-serving-triton")["environment"]
+    theirs = stock_file()["services"]["clearml-serving-inference"]["environment"]
+    assert stock[SERVING_POLL.name] == theirs[SERVING_POLL.name]
 
 
 def test_behind_the_balancer_tls_is_its_own() -> None:
@@ -350,7 +369,7 @@ def test_images_and_labels_carry_the_kits_version() -> None:
         for path in COMPOSE_FILES
         for tag in re.findall(r"image: transformer-serving/[\w-]+:(\S+)", path.read_text("utf-8"))
     }
-    assert tags == {kit_version()}
+    assert tags == {f"${{TRANSFORMER_SERVING_IMAGE_TAG:-{kit_version()}}}"}
 
 
 @pytest.mark.parametrize("image", ["inference", "control-plane", "triton"])

@@ -31,6 +31,8 @@ if words[:2] == ["stop", words[-1]]:
     rows[at[0]]["state"] = "exited"
 elif words[:2] == ["rm", "--volumes"]:
     assert rows.pop(at[0])["state"] == "exited"
+elif words[0] == "inspect" and ".Image" in words[2]:
+    print(rows[at[0]]["image"], "the hash")
 elif words[0] == "inspect":
     print(rows[at[0]]["state"], rows[at[0]]["health"])
 elif "ps" in words and "--services" in words:
@@ -47,7 +49,8 @@ elif "up" in words:
     health = Path(__file__).with_name("health").read_text()
     while len(rows) < wanted:
         made = 1 + max(int(row["id"][1:]) for row in rows)
-        rows.append(dict(id=f"c{{made}}", state="running", image="{NEW}", health=health))
+        image = Path(__file__).with_name("image").read_text()
+        rows.append(dict(id=f"c{{made}}", state="running", image=image, health=health))
 file.write_text(json.dumps(rows))
 """
 
@@ -69,7 +72,7 @@ def roll(tmp_path: Path) -> Roll:
     docker.write_text(DOCKER)
     docker.chmod(0o755)
 
-    def roll(*states: str, health: str = "healthy") -> Rolled:
+    def roll(*states: str, health: str = "healthy", image: str = NEW) -> Rolled:
         """Of containers in these states; of those that were left where none is given."""
         if states:
             rows = [
@@ -78,6 +81,7 @@ def roll(tmp_path: Path) -> Roll:
             ]
             containers.write_text(json.dumps(rows))
         (tmp_path / "health").write_text(health)
+        (tmp_path / "image").write_text(image)
         path = f"{tmp_path}:{os.environ['PATH']}"
         done = subprocess.run(
             [ROOT / "compose" / "roll.sh", "inference", "-f", "compose.yaml"], text=True,
@@ -93,8 +97,16 @@ def roll(tmp_path: Path) -> Roll:
 def test_every_container_is_replaced(roll: Roll) -> None:
     rolled = roll("running", "running")
     assert rolled.code == 0, rolled.said
-    assert rolled.said.endswith("inference: 2 of 2 replaced\n")
+    assert rolled.said == "inference: 1 of 2 replaced\ninference: 2 of 2 replaced\n"
     assert list(rolled.images.values()) == [NEW, NEW]
+
+
+def test_who_rolls_what_runs_already_is_told_so(roll: Roll) -> None:
+    """As after `git checkout` without a build: the tag is still that of the old image."""
+    rolled = roll("running", "running", image=OLD)
+    assert rolled.code == 0, rolled.said
+    assert rolled.said.count("note: the new container of inference has the image and the conf") == 1
+    assert list(rolled.images) == ["c3", "c4"]
 
 
 def test_one_that_has_ended_is_not_taken_for_the_new_one(roll: Roll) -> None:

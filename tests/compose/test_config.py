@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 import yaml
 
+from preprocess.settings import read_settings
 from tests.compose.conftest import ROOT
 from tests.compose.documents import DOCUMENT
 from tests.compose.machine import run
 from tests.compose.stock import STOCK_PATH, stock_file
+from tests.doctor.test_env_file import LINES, SHELL
 from tests.loaded_file import loaded_file
+from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.desk.compose.variables import settings
+from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.engine.container_commands import KEEP_TASKS_VARIABLE, commands
 from transformer_serving.gateway.access import PUBLISHED, TLS_CERT
 
@@ -104,6 +108,22 @@ def test_docker_waits_as_long_as_the_containers_are_told(
         parts = ("inference", "triton", "balancer")
         assert set(told) == {name for name in services if name.split("-")[-1] in parts}
         assert {services[name]["stop_grace_period"] for name in told} == {shown}
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["-f compose/compose.yaml --profile local",
+     "-f compose/compose.yaml -f compose/gpu.yaml -f compose/vllm.yaml", ON_STOCK],
+)  # fmt: skip
+def test_every_image_of_the_kit_is_of_the_operators_tag(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    for tag, shown in (("", kit_version()), ("before", "before")):
+        monkeypatch.setenv("TRANSFORMER_SERVING_IMAGE_TAG", tag)
+        images = [row.get("image", "") for row in config(options, tmp_path)["services"].values()]
+        ours = [image for image in images if image.startswith("transformer-serving/")]
+        assert len(ours) >= 2
+        assert {image.partition(":")[2] for image in ours} == {shown}
 
 
 def test_on_the_stock_file_ours_are_confined_as_everywhere(engine: None, tmp_path: Path) -> None:
@@ -220,15 +240,38 @@ def test_on_the_stock_file_triton_is_where_the_workers_look(
     (network,) = triton["networks"].values()
     known = {"clearml-serving-triton", triton["container_name"], *network["aliases"]}
     worker = services["clearml-serving-inference"]["environment"]
-    ports = {"CLEARML_DEFAULT_TRITON_GRPC_ADDR": "8001"}
-    ports |= {"TRANSFORMER_SERVING_TRITON_GRPC": "8001", "TRANSFORMER_SERVING_TRITON_HTTP": "8000"}
-    for name, wanted in ports.items():
-        host, _, port = worker[name].partition(":")
-        assert host in known, name
-        assert port == wanted, name
+    read = read_settings(worker)
+    ports = {
+        worker["CLEARML_DEFAULT_TRITON_GRPC_ADDR"]: "8001",
+        read.triton_grpc: "8001",
+        read.triton: "8000",
+    }
+    for address, wanted in ports.items():
+        host, _, port = address.partition(":")
+        assert host in known, address
+        assert port == wanted, address
     polls = [worker["CLEARML_SERVING_POLL_FREQ"], triton["environment"]["CLEARML_TRITON_POLL_FREQ"]]
-    grace = float(triton["environment"]["TRANSFORMER_SERVING_GRACE_SECONDS"])
-    assert grace > 60 * sum(map(float, polls))
+    assert triton["environment"]["CLEARML_SERVING_POLL_FREQ"] == polls[0]
+    # As the entrypoint hands them on.
+    environment = {name: value for name, value in triton["environment"].items() if value}
+    (grace,) = (
+        word.removeprefix("--grace-seconds=")
+        for word in commands(environment, tmp_path, "secret")[1]
+        if word.startswith("--grace-seconds=")
+    )
+    assert float(grace) > 60 * sum(map(float, polls))
+
+
+@pytest.mark.parametrize("options", ["-f compose/compose.yaml", ON_STOCK])
+def test_another_triton_is_named_once(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    """What docker/example.env says of an empty address is so in every file."""
+    monkeypatch.setenv("CLEARML_DEFAULT_TRITON_GRPC_ADDR", "gpus.example:8001")
+    services = config(f"--env-file docker/example.env {options}", tmp_path)["services"]
+    (worker,) = (row for name, row in services.items() if name.endswith("inference"))
+    read = read_settings(worker["environment"])
+    assert (read.triton, read.triton_grpc) == ("gpus.example:8000", "gpus.example:8001")
 
 
 def test_no_package_is_installed_in_the_stock_files_triton(
@@ -280,6 +323,21 @@ def test_monitoring_takes_the_place_of_the_stock_files(
         sources = {mount["source"] for mount in services[name]["volumes"]}
         assert not any("prometheus.yml" in one or "datasource" in one for one in sources)
     assert "--config.file=/etc/prometheus/prometheus.yaml" in services["prometheus"]["command"]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_an_env_file_is_read_by_doctor_as_by_compose(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    for name, value in SHELL.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "my.env").write_text(f"ABOVE=above\nBOTH=above\n{line}\n")
+    (tmp_path / "one.yaml").write_text("services: {one: {image: one, environment: {A: '${A}'}}}")
+    command = ["docker", "compose", "--env-file", "my.env", "-f", "one.yaml", "config"]
+    read = yaml.safe_load(run(*command, cwd=tmp_path))
+    given = read["services"]["one"]["environment"]["A"]
+    # Printed as a compose file, in which a $ is written twice.
+    assert given.replace("$$", "$") == read_env_file(tmp_path / "my.env")["A"]
 
 
 def test_hadolint_has_nothing_to_say() -> None:

@@ -37,7 +37,7 @@ LOCAL, OWN_SERVER, GPUS = "One machine, no account", "With your ClearML server",
 DAILY, SCALED, ROLLED = "From day to day", "N inference containers", "A new image, under load"
 STOCK, SECRETS = "On top of clearml-serving's own compose file", "Secrets"
 NETWORK, GRPC, VLLM = "On a network address: keys and TLS", "gRPC", "vLLM"
-BACKUP = "A backup of the control plane"
+BACKUP, KIT = "A backup of the control plane", "Another kit"
 MONITORING = "Prometheus, Alertmanager, Grafana"
 RUN = {LOCAL, OWN_SERVER, DAILY, BACKUP, SCALED, ROLLED, STOCK, SECRETS, NETWORK}
 # What is only read by `docker compose config` (tests/compose/test_config.py), and why.
@@ -46,6 +46,7 @@ READ = {
     MONITORING: "needs images that cannot be pulled here; tests/monitoring runs their files in "
     "Debian's Prometheus and promtool",
     VLLM: "needs an NVIDIA GPU and the image of nvcr.io",
+    KIT: "needs a second commit; of its lines builds, up and roll run under the other headings",
     GRPC: "test_network_address.py starts it and calls the port, with a key",
 }
 ELSEWHERE = {

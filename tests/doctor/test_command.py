@@ -119,18 +119,6 @@ def test_a_stack_whose_record_cannot_be_read(tmp_path: Path, text: str) -> None:
     assert done.exit_code == 2
 
 
-def test_an_env_file_is_read_as_compose_reads_it(tmp_path: Path) -> None:
-    path = tmp_path / "stack.env"
-    path.write_text(
-        "export A=1\n\n# no\nB='x # y'\nC=\"z\"\nD=plain # a comment\nE=\nF=a=b\n"
-        "G=\"a\" # prod\nH='b # c' # d\nI=a\x85\u2028b\r\n"
-    )
-    assert read_env_file(path) == {
-        "A": "1", "B": "x # y", "C": "z", "D": "plain", "E": "", "F": "a=b",
-        "G": "a", "H": "b # c", "I": "a\x85\u2028b",
-    }  # fmt: skip
-
-
 CLEARML = (clearml.check_api, clearml.check_credentials, clearml.check_files, clearml.check_clock)
 SERVER = (clearml.API, clearml.FILES)
 KEYS = (clearml.ACCESS, clearml.SECRET)

@@ -17,10 +17,11 @@ import pytest
 
 from tests.engine.test_first_loads import ONE, record, state
 from tests.small_disk import fill, small_disk
+from transformer_serving.contract.polls import SERVING_POLL, TRITON_POLL
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.engine import container
 from transformer_serving.engine.container import Container
-from transformer_serving.engine.container_commands import commands
+from transformer_serving.engine.container_commands import GRACE_VARIABLE, commands
 from transformer_serving.engine.controller.first_loads import awaited
 from transformer_serving.engine.controller.records import FailedChange, Kind
 from transformer_serving.engine.controller.state import StateFile
@@ -233,7 +234,7 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
     assert "--metrics-address=0.0.0.0:8003" in controller
     assert "--metrics-address=127.0.0.1" in triton
     assert not [word for word in controller if "secret" in word]
-    assert {"--poll-seconds=30", "--grace-seconds=30", "--filter=*"} <= set(controller)
+    assert {"--poll-seconds=30", "--grace-seconds=90", "--filter=*"} <= set(controller)
     assert "--keep-tasks-seconds=450" in controller
     assert not [word for word in controller if word.startswith("--model-cache")]
     assert "--keep-tasks-seconds=0" in commands({}, tmp_path, "secret")[1]
@@ -247,6 +248,33 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
         commands({"CLEARML_TRITON_POLL_FREQ": "often"}, tmp_path, "secret")
     with pytest.raises(ValueError, match="KEEP_TASKS_SECONDS must be a number of at least 0"):
         commands({"TRANSFORMER_SERVING_KEEP_TASKS_SECONDS": "-1"}, tmp_path, "secret")
+
+
+@pytest.mark.parametrize(
+    ("triton", "workers", "grace", "seconds"),
+    [("", "", "", 42), ("1", "1.0", "", 150), ("0.1", "5", "", 336), ("5", "0.1", "", 336),
+     ("2", "", "", 270), ("0.1", "0.1", "30", 30), ("0.1", "0.1", "13", 13)],
+)  # fmt: skip
+def test_the_previous_bundle_serves_on_until_every_worker_has_looked(
+    tmp_path: Path, triton: str, workers: str, grace: str, seconds: int
+) -> None:
+    variables = {
+        TRITON_POLL.name: triton, SERVING_POLL.name: workers, GRACE_VARIABLE: grace
+    }  # fmt: skip
+    given = {name: value for name, value in variables.items() if value}
+    assert f"--grace-seconds={seconds}" in commands(given, tmp_path, "secret")[1]
+
+
+@pytest.mark.parametrize(
+    ("triton", "workers", "fits"), [("1", "1", 150), ("0.1", "5", 336), ("0.3", "0.2", 60)]
+)
+def test_a_grace_that_is_over_before_both_polls_names_the_one_that_fits(
+    tmp_path: Path, triton: str, workers: str, fits: int
+) -> None:
+    """Else each worker asks, after each deploy, for a bundle that is unloaded."""
+    variables = {TRITON_POLL.name: triton, SERVING_POLL.name: workers, GRACE_VARIABLE: "30"}
+    with pytest.raises(ValueError, match=rf"{GRACE_VARIABLE} \(30\) .* set {fits}, or none"):
+        commands(variables, tmp_path, "secret")
 
 
 def test_keys_that_are_none_end_the_container_with_what_is_wrong(

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from transformer_serving.contract.polls import SERVING_POLL
 from transformer_serving.contract.setting import Setting
 from transformer_serving.gateway.request_id import HEADER, request_id
 from transformer_serving.gateway.server import command
@@ -28,6 +29,10 @@ OF_OTHERS = [
     ("TRANSFORMER_SERVING_CALLS_IN_FLIGHT", "0", "must be a whole number from 1 to 64"),
     ("TRANSFORMER_SERVING_MAX_STREAMS", "-1", "must be a whole number from 1 to 100000"),
     ("TRANSFORMER_SERVING_TRACE_RATIO", "all", "must be a number from 0 to 1"),
+    *(
+        (SERVING_POLL.name, wrong, "must be a number from 0.001 to 86400")
+        for wrong in ("0,1", "6s", "0", "-1", "nan", "inf", "86401")
+    ),
 ]
 
 

@@ -24,7 +24,7 @@ from tests.kubernetes.chart import (
     pods,
     rendered,
 )
-from tests.test_compose_files import service
+from tests.test_compose_files import image_of, service
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.stop import TRITON_EXIT_SECONDS
 from transformer_serving.desk.local import container as control_plane
@@ -43,7 +43,7 @@ def test_images_are_those_that_compose_builds() -> None:
         ("triton", "triton"),
         ("controlPlane", "control-plane"),
     ):
-        assert images[value] == service("compose.yaml", name)["image"]
+        assert images[value] == image_of("compose.yaml", name)
     assert chart().version == chart().metadata["appVersion"] == kit_version()
 
 
@@ -589,7 +589,7 @@ def test_vllm_is_another_image_whose_controller_has_a_python_of_its_own() -> Non
     compose = service("vllm.yaml", "triton")
     objects = rendered(CLEARML, {"triton": {"vllm": True, "gpus": 1}})
     triton = container(objects, "demo-triton")
-    assert triton["image"] == compose["image"]
+    assert triton["image"] == image_of("vllm.yaml", "triton")
     assert [*triton["command"], *triton["args"]] == [*compose["entrypoint"], *compose["command"]]
     python = compose["build"]["args"]["CONTROLLER_ENVIRONMENT"] + "/bin/python3"
     for probe in ("startupProbe", "readinessProbe"):

@@ -16,7 +16,7 @@ import yaml
 
 from tests.kubernetes.chart import ROOT, Manifest, merged, one
 from tests.kubernetes.test_schemas import VERSIONS, faults
-from tests.test_compose_files import service
+from tests.test_compose_files import image_of, service
 from transformer_serving.contract.keys import VARIABLE
 from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.desk.compose.variables import variables
@@ -45,7 +45,7 @@ def values() -> dict[str, Any]:
 def test_the_images_are_those_that_compose_builds() -> None:
     for part in ("inference", "triton"):
         image = values()[f"clearml_serving_{part}"]["image"]
-        assert f"{image['repository']}:{image['tag']}" == service("compose.yaml", part)["image"]
+        assert f"{image['repository']}:{image['tag']}" == image_of("compose.yaml", part)
 
 
 def test_every_variable_is_one_of_compose() -> None:

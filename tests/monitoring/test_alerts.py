@@ -181,18 +181,19 @@ def test_the_lines_that_take_the_variables_from_my_env_set_all_of_them(tmp_path:
     given = {
         "CLEARML_API_HOST": "http://host.docker.internal:8008",
         "CLEARML_FILES_HOST": "https://files.example",
-        **dict.fromkeys(TARGET_VARIABLES[1:3], "a-key"),
+        **dict.fromkeys(TARGET_VARIABLES[1:3], "'a $key #1'"),
         "CLEARML_SERVING_TASK_ID": "0" * 32,
     }
     lines = (ROOT / "docker" / "example.env").read_text("utf-8").splitlines()
     filled = [f"{line}{given.get(line.removesuffix('='), '')}" for line in lines]
     (tmp_path / "my.env").write_text("\n".join(filled))
     program = tmp_path / "transformer-serving"
-    program.write_text('#!/bin/sh\necho "$@"\nenv\n')
+    ours = f'{sys.executable} -c "from transformer_serving.desk.cli import main; main()" "$@"'
+    program.write_text(f'#!/bin/sh\n[ "$1" != env ] || exec {ours}\necho "$@"\nenv\n')
     program.chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
     done = subprocess.run(
-        ["bash", "-c", block], cwd=tmp_path, env={"PATH": path},
+        ["bash", "-c", block], cwd=tmp_path, env={"PATH": path, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     asked, *environment = done.stdout.splitlines()
@@ -200,6 +201,7 @@ def test_the_lines_that_take_the_variables_from_my_env_set_all_of_them(tmp_path:
     target = target_of(dict(line.split("=", 1) for line in environment if "=" in line))
     assert target is not None
     assert target.cli.environment["CLEARML_API_HOST"] == "http://127.0.0.1:8008"
+    assert {target.cli.environment[name] for name in TARGET_VARIABLES[1:3]} == {"a $key #1"}
     assert target.serve_url == "http://127.0.0.1:8080/serve"
 
 
@@ -214,7 +216,7 @@ def test_who_is_told_to_restart_inference_is_told_when_not_to() -> None:
     assert found == {
         name for name, text in runbooks().items() if "(sync-stale.md#what-to-do)" in text
     }
-    assert len(found) == 3
+    assert len(found) == 4
 
 
 def test_a_refused_bundle_is_gone_back_from_before_anything_is_restarted() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
+from transformer_serving.contract.polls import SERVING_POLL, TRITON_POLL
 from transformer_serving.contract.stop import (
     TRITON_EXIT_SECONDS,
     refuse_a_stop_that_does_not_fit,
@@ -23,11 +24,10 @@ TRITONSERVER = Path("/opt/tritonserver/bin/tritonserver")
 BACKENDS = Path("/opt/tritonserver/backends")
 # The controller's figures and Triton's, for a Prometheus in the containers' network.
 METRICS_PORT = 8003
-# Minutes, as clearml-serving has it.
-POLL_VARIABLE = "CLEARML_TRITON_POLL_FREQ"
-_POLL_MINUTES = 0.1
 GRACE_VARIABLE = "TRANSFORMER_SERVING_GRACE_SECONDS"
-_GRACE_SECONDS = 30.0
+# Of an update's load, beside the look of the controller that begins it and that of the last worker
+# that learns of it.
+_BESIDE_POLLS_S = 30.0
 FILTER_VARIABLE = "TRANSFORMER_SERVING_ENDPOINTS"
 KEEP_TASKS_VARIABLE = "TRANSFORMER_SERVING_KEEP_TASKS_SECONDS"
 # On a control plane of the kit's own, where nobody else deletes them: each start of a worker makes
@@ -69,7 +69,10 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
 
 
 def _controller(environment: Mapping[str, str], state: Path) -> list[str]:
-    poll = 60 * _number(environment, POLL_VARIABLE, _POLL_MINUTES)
+    poll = TRITON_POLL.number(environment)
+    # Where nobody says how often the workers look, as often as this one.
+    workers = SERVING_POLL.number(environment) if environment.get(SERVING_POLL.name) else poll
+    grace = _grace_seconds(environment, 60 * (poll + workers))
     kept = _keeps_tasks_seconds(environment)
     command = [
         sys.executable,
@@ -81,8 +84,8 @@ def _controller(environment: Mapping[str, str], state: Path) -> list[str]:
         f"--triton-log={state / 'triton.log'}",
         f"--repository={state / 'models'}",
         f"--state={state / STATE_FILE}",
-        f"--poll-seconds={poll:g}",
-        f"--grace-seconds={_number(environment, GRACE_VARIABLE, _GRACE_SECONDS):g}",
+        f"--poll-seconds={60 * poll:g}",
+        f"--grace-seconds={grace:g}",
         f"--keep-tasks-seconds={_number(environment, KEEP_TASKS_VARIABLE, kept, or_0=True):g}",
         f"--filter={environment.get(FILTER_VARIABLE) or '*'}",
     ]
@@ -92,6 +95,19 @@ def _controller(environment: Mapping[str, str], state: Path) -> list[str]:
         limit = _number(environment, STORE_BYTES_VARIABLE, 0.0, below=_MOST_BYTES)
         command.append(f"--store-bytes={limit:.0f}")
     return command
+
+
+def _grace_seconds(environment: Mapping[str, str], polls_s: float) -> float:
+    """`polls_s` is both polls together. Raises ValueError for a grace that is over before them."""
+    fits = math.ceil(polls_s + _BESIDE_POLLS_S)
+    grace = _number(environment, GRACE_VARIABLE, fits)
+    if grace <= polls_s:
+        raise ValueError(
+            f"{GRACE_VARIABLE} ({grace:g}) must be more than {TRITON_POLL.name} and "
+            f"{SERVING_POLL.name} together ({polls_s:g} s), or workers ask for a bundle that is "
+            f"unloaded: set {fits}, or none for that"
+        )
+    return grace
 
 
 def _keeps_tasks_seconds(environment: Mapping[str, str]) -> int:

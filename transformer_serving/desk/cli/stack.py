@@ -239,18 +239,24 @@ def down(state: str | None, as_json: bool) -> None:
 
 
 @click.command()
+@click.option("--env-file", type=click.Path(path_type=Path), metavar="FILE",
+              help="Of the ClearML server that this file of compose names, instead.")  # fmt: skip
 @state_option
 @json_option
-def env(state: str | None, as_json: bool) -> None:
+def env(env_file: Path | None, state: str | None, as_json: bool) -> None:
     """Print the stack's CLEARML_* variables: eval "$(transformer-serving env)"."""
     from transformer_serving.desk.clearml_tools.variables import leading_elsewhere
+    from transformer_serving.desk.compose.server import server_variables
     from transformer_serving.desk.local.record import (
         clearml_environment,
         require_record,
         state_directory,
     )
 
-    values = clearml_environment(require_record(state_directory(state)))
+    if env_file is None:
+        values = clearml_environment(require_record(state_directory(state)))
+    else:
+        values = server_variables(env_file)
     if as_json:
         click.echo(json.dumps(values, indent=2))
         return

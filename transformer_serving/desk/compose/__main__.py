@@ -23,6 +23,8 @@ CHART_SCHEMA = ROOT / "kubernetes" / "chart" / "values.schema.json"
 HEAD = (
     "# Every variable of the compose files. Made by `make example-env`; copy it, change the copy,\n"
     "# keep the copy out of git, and name it with --env-file: docs/compose.md has the commands.\n"
+    "# A value with '$' or '#' in it stands between single quotes, NAME='a$b #c': else compose\n"
+    "# puts a variable in the place of $b, and takes what follows a blank and '#' for a comment.\n"
 )
 _BEGIN = "      # Made by `make example-env` from the parts' own tables.\n"
 _END = "      # To here.\n"

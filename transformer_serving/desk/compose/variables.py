@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transformer_serving.contract import preprocess_settings
+from transformer_serving.contract.polls import SERVING_POLL, TRITON_POLL
 from transformer_serving.contract.signatures import TRUSTED_KEYS_HELP, TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.stop import STOP_SECONDS, TRITON_EXIT_SECONDS as _EXIT
 from transformer_serving.contract.worker import tracing
@@ -33,11 +34,7 @@ class Section:
 
 
 # What differs in containers from the parts' own defaults.
-IN_CONTAINERS = {
-    "TRANSFORMER_SERVING_TRITON_HTTP": "triton:8000",
-    "TRANSFORMER_SERVING_TRITON_GRPC": "triton:8001",
-    "TRANSFORMER_SERVING_METRICS_HOST": "0.0.0.0",
-}
+IN_CONTAINERS = {"TRANSFORMER_SERVING_METRICS_HOST": "0.0.0.0"}
 _DRAIN, _WORKERS = gateway_settings.DRAIN_SECONDS.name, gateway_settings.WORKERS
 
 CLEARML = Section(
@@ -129,7 +126,7 @@ INFERENCE = Section(
     "The inference containers.",
     (
         Variable(_WORKERS.name, _WORKERS.help, _WORKERS.default),
-        Variable("CLEARML_SERVING_POLL_FREQ", "Minutes between two looks at the endpoints.", "0.1"),
+        Variable(SERVING_POLL.name, SERVING_POLL.help, "0.1"),
         Variable("CLEARML_INFERENCE_TASK_ID", "ClearML task to go on with; empty: a new one."),
         Variable(
             "CLEARML_DEFAULT_TRITON_GRPC_ADDR",
@@ -151,7 +148,13 @@ INFERENCE = Section(
             STOP_SECONDS.default,
         ),
         Variable("INFERENCE_CPUS", "CPUs of each container; 0: no limit.", "0"),
-        Variable("INFERENCE_MEMORY", "Memory of each container.", "2g"),
+        Variable(
+            "INFERENCE_MEMORY",
+            "Memory of each container, of which a worker has 100 to 230 MB and under load its "
+            "bodies' bytes (TRANSFORMER_SERVING_BODY_MEMORY_BYTES). Workers that it does not hold "
+            "are killed and started again.",
+            "2g",
+        ),
         Variable(
             "INFERENCE_PIDS",
             "Threads of each container, of which a worker has 25 to 60; too few for the workers "
@@ -163,11 +166,11 @@ INFERENCE = Section(
 TRITON = Section(
     "The Triton containers.",
     (
-        Variable("CLEARML_TRITON_POLL_FREQ", "Minutes between two looks at the endpoints.", "0.1"),
+        Variable(TRITON_POLL.name, TRITON_POLL.help, TRITON_POLL.default),
         Variable(
             "TRANSFORMER_SERVING_GRACE_SECONDS",
-            "Seconds that the previous bundle serves on after an update; more than both polls.",
-            "30",
+            "Seconds that the previous bundle serves on after an update, more than both polls "
+            "together: a container that is told less ends at its start. Empty: both polls and 30.",
         ),
         Variable(_EXIT.name, _EXIT.help, _EXIT.default),
         Variable(
@@ -249,6 +252,16 @@ MONITORING = Section(
         ),
     ),
 )
+IMAGES = Section(
+    "The images of the kit.",
+    (
+        Variable(
+            "TRANSFORMER_SERVING_IMAGE_TAG",
+            "Tag by which they are built and started: with another one those of before stay, to go "
+            "back to (docs/compose.md). Empty: the kit's version.",
+        ),
+    ),
+)
 FILES = Section(
     "Files of yours; paths are relative to compose/.",
     (
@@ -299,6 +312,7 @@ def sections() -> tuple[Section, ...]:
         TRITON,
         TRACES,
         MONITORING,
+        IMAGES,
         FILES,
     )
 

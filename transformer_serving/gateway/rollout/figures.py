@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformer_serving.contract.errors import KINDS
+from transformer_serving.contract.polls import SERVING_POLL
 from transformer_serving.contract.rollout import (
     HOLDING,
     NEW,
@@ -37,7 +38,6 @@ from transformer_serving.gateway.rollout.mirror import MIRRORS, Mirror
 log = logging.getLogger("transformer_serving.gateway")
 # Nobody waited for this answer any more.
 _LEFT = KINDS["left"].status
-_HOST_MINUTES = 5.0
 # ClearML's own number for it.
 _NO_SUCH_TASK = 101
 
@@ -132,7 +132,8 @@ def tell_rollouts(processor_class: Any) -> None:
             data = getattr(task, "_data", None)
             if data is not None:
                 if not figures:
-                    figures.append(RolloutFigures(into_own(type(task)), _every_s(os.environ)))
+                    every_s = 60 * SERVING_POLL.number(os.environ)
+                    figures.append(RolloutFigures(into_own(type(task)), every_s))
                 figures[0].synced(_texts(data.configuration))
         except UntoldError as error:
             log.error("what was seen of a rollout could not be told: %s", error)
@@ -142,14 +143,6 @@ def tell_rollouts(processor_class: Any) -> None:
         return changed
 
     processor_class.deserialize = deserialize
-
-
-def _every_s(environment: Mapping[str, str]) -> float:
-    """How often the host looks at the serving task, as its serving/main.py 1.3.5 reads it."""
-    try:
-        return 60.0 * float(environment.get("CLEARML_SERVING_POLL_FREQ", _HOST_MINUTES))
-    except ValueError:
-        return 60.0 * _HOST_MINUTES
 
 
 def _texts(items: Any) -> dict[str, str]:

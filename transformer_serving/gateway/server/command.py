@@ -14,6 +14,7 @@ from pathlib import Path
 
 from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.keys import read_keys
+from transformer_serving.contract.polls import SERVING_POLL
 from transformer_serving.contract.stop import refuse_a_stop_that_does_not_fit
 from transformer_serving.contract.worker import tracing
 from transformer_serving.contract.worker.log_lines import write_json_lines
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = read_settings()
         # What reads these, code of bundles and each worker, says so only where none can answer.
         preprocess_settings.check_settings(os.environ)
+        SERVING_POLL.number(os.environ)
         tracing.check_settings(os.environ)
         taken = {
             DRAIN_SECONDS.name: settings.drain_seconds,
