@@ -581,7 +581,8 @@ async def test_tritons_generate(text: Asker) -> None:
 async def test_tensorrts_own_example_is_answered(text: Asker, inside: bool) -> None:
     given = {"max_tokens": 3, "bad_words": "", "stop_words": "", "pad_id": 2, "end_id": 3}
     others: list[dict[str, Any]] = [
-        {}, {"stop_words": [], "bad_words": []}, {"beam_width": 1, "bad_words": None, "nothing": None},
+        {}, {"stop_words": [], "bad_words": []},
+        {"beam_width": 1, "bad_words": None, "nothing": None},
     ]  # fmt: skip
     for more in others:
         parameters = {**given, **more}
