@@ -69,6 +69,8 @@ CLEARML_SERVING_TASK_ID_FILE: /run/local/serving-id
 {{- end }}
 {{- end }}
 TRANSFORMER_SERVING_REQUIRED: CLEARML_API_HOST CLEARML_API_ACCESS_KEY CLEARML_API_SECRET_KEY CLEARML_SERVING_TASK_ID
+# Of what is missing the entrypoint then names this chart's values.
+TRANSFORMER_SERVING_OUR_CHART: "1"
 {{- with .Values.trustedKeys }}
 TRANSFORMER_SERVING_TRUSTED_KEYS: {{ . | quote }}
 {{- end }}
