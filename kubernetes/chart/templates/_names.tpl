@@ -42,7 +42,9 @@ replicas: {{ max .spec.replicas $least }}
 {{/* (list $ NAME): an image's whole reference. */}}
 {{- define "serving.image" -}}
 {{- $images := (index . 0).Values.images -}}
-{{- with $images.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ index $images (index . 1) }}
+{{- $image := index $images (index . 1) -}}
+{{- /* A port ends a registry's name, and a name has one. */ -}}
+{{- if and $images.registry (not (regexMatch "^[^/]+:[0-9]+/" $image)) }}{{ trimSuffix "/" $images.registry }}/{{ end }}{{ $image }}
 {{- end }}
 
 {{/* The Secret with ClearML's keys. */}}
