@@ -38,9 +38,12 @@ PACKAGES_FOLDER = Path("/var/lib/extra-packages")
 # What the image was installed from.
 LOCK = Path(__file__).with_name("image.lock")
 LISTENS_S = 5.0
-# Kubernetes sets it in every container.
+# Kubernetes sets it in every container, and our chart that one beside it; a pod without the latter
+# is the official chart's, with the values of kubernetes/clearml-serving-values.yaml.
 IN_A_POD = "KUBERNETES_SERVICE_HOST"
-# What mends a missing variable, and an address of the container itself, in compose and in a pod.
+OUR_CHART = "TRANSFORMER_SERVING_OUR_CHART"
+# What mends a missing variable, and an address of the container itself: in compose, in a pod of our
+# chart and in one of the official chart.
 GIVE_IT = (
     "put it into the file of --env-file (every variable stands in docker/example.env), or bring "
     f"the control plane along with --profile local and without {API_HOST}"
@@ -50,27 +53,33 @@ GIVE_IT_IN_A_POD = (
     "below credentials, or into the Secret that existingSecret names; or bring the control plane "
     "along with local.enabled=true and an empty clearml"
 )
+GIVE_IT_TO_THE_OFFICIAL_CHART = (
+    "put the serving task's id into clearml.servingTaskId of the official chart's values, and the "
+    "keys as access-key and secret-key into the Secret that existingAdditionalConfigsSecret names, "
+    "as kubernetes/clearml-serving-values.yaml has them"
+)
 GIVE_THE_HOST = (
     "give the server's own in the file of --env-file, and run docker compose in a shell that has "
     "no CLEARML_ variables, since they come before that file's"
 )
 GIVE_THE_HOST_IN_A_POD = f"give the server's own in the chart's clearml.{API_HOST}"
+GIVE_THE_HOST_TO_THE_OFFICIAL_CHART = (
+    "give the server's own in clearml.apiHost of the official chart's values"
+)
 
 
 def main() -> None:
     environment = {name: value for name, value in os.environ.items() if value}
     read_secrets(environment)
     required = environment.pop(REQUIRED, "").split()
-    in_a_pod = IN_A_POD in environment
+    give_it, give_the_host = advice(environment)
     missing = [name for name in required if name not in environment]
     if missing:
-        sys.exit(
-            f"error: {', '.join(missing)} not set: {GIVE_IT_IN_A_POD if in_a_pod else GIVE_IT}"
-        )
+        sys.exit(f"error: {', '.join(missing)} not set: {give_it}")
     if API_HOST in required and leads_nowhere(environment[API_HOST]):
         sys.exit(
             f"error: {API_HOST} is an address of the container itself, where nothing listens: "
-            f"{GIVE_THE_HOST_IN_A_POD if in_a_pod else GIVE_THE_HOST}"
+            f"{give_the_host}"
         )
     extra = environment.get(EXTRA_PACKAGES)
     if extra:
@@ -79,6 +88,16 @@ def main() -> None:
             filter(None, [environment.get("PYTHONPATH"), str(packages)])
         )
     os.execvpe(sys.argv[1], sys.argv[1:], environment)
+
+
+def advice(environment: dict[str, str]) -> tuple[str, str]:
+    """Where a missing variable, and ClearML's address, are to be given."""
+    is_ours = environment.pop(OUR_CHART, None) is not None
+    if IN_A_POD not in environment:
+        return GIVE_IT, GIVE_THE_HOST
+    if is_ours:
+        return GIVE_IT_IN_A_POD, GIVE_THE_HOST_IN_A_POD
+    return GIVE_IT_TO_THE_OFFICIAL_CHART, GIVE_THE_HOST_TO_THE_OFFICIAL_CHART
 
 
 def read_secrets(environment: dict[str, str]) -> None:

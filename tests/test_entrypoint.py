@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.chart import chart
+from tests.kubernetes.chart import CLEARML, chart, one, rendered
+from tests.kubernetes.test_official_chart import values as official_values
 from tests.loaded_file import loaded_file
 
 SCRIPT = Path(__file__).parent.parent / "docker" / "entrypoint.py"
 REQUIRED = "CLEARML_API_HOST"
 
 
-POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+OFFICIAL = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+POD = {**OFFICIAL, "TRANSFORMER_SERVING_OUR_CHART": "1"}
 
 
 def started(
@@ -59,6 +61,8 @@ def test_in_a_pod_the_charts_value_is_named_and_not_composes(port: int) -> None:
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert line.endswith("give the server's own in the chart's clearml.CLEARML_API_HOST")
+    (line,) = started(f"http://127.0.0.1:{port}", more=OFFICIAL).stderr.splitlines()
+    assert line.endswith("give the server's own in clearml.apiHost of the official chart's values")
 
 
 MISSING = ("CLEARML_API_ACCESS_KEY", "CLEARML_SERVING_TASK_ID")
@@ -74,6 +78,39 @@ def test_what_is_missing_is_given_where_the_container_has_its_variables_from(pod
     values = {name for name in chart().values if re.search(rf"\b{name}\b", line)}
     assert {part for part in in_compose if part in line} == (set() if pod else in_compose)
     assert values == ({"clearml", "credentials", "existingSecret", "local"} if pod else {"local"})
+
+
+@pytest.mark.parametrize("part", ["inference", "triton"])
+def test_what_is_missing_in_the_official_chart_is_one_of_its_values(part: str) -> None:
+    values = official_values()
+    given = {
+        row["name"]: row["value"] for row in values[f"clearml_serving_{part}"]["extraEnvironment"]
+    }
+    # Where no Secret is mounted.
+    required = given.pop("TRANSFORMER_SERVING_REQUIRED")
+    ended = started("https://api.clear.ml", required, given | OFFICIAL)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"error: CLEARML_API_ACCESS_KEY, CLEARML_API_SECRET_KEY, {MISSING[1]} ")
+    for key in ("ACCESS", "SECRET"):
+        assert Path(given[f"CLEARML_API_{key}_KEY_FILE"]).name in line
+    assert "clearml.servingTaskId" in line
+    assert "servingTaskId" in values["clearml"]
+    assert "existingAdditionalConfigsSecret" in line
+    assert "existingAdditionalConfigsSecret" in values[f"clearml_serving_{part}"]
+    assert "credentials" not in line
+
+
+def test_our_chart_says_that_it_is_ours_to_the_entrypoint_alone() -> None:
+    name = script().OUR_CHART
+    for part in ("inference", "triton"):
+        assert one(rendered(CLEARML), "ConfigMap", f"demo-{part}")["data"][name]
+    program = ("-c", "import os; print(sorted(os.environ))")
+    told = subprocess.run(
+        [sys.executable, SCRIPT, sys.executable, *program], env={name: "1"}, capture_output=True,
+        text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    assert name not in told
 
 
 def test_a_server_in_the_hosts_network_is_asked_there() -> None:

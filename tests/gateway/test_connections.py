@@ -17,7 +17,7 @@ from tests.gateway.kept_connections import KeptConnections
 from tests.gateway.played_host import Ours, Processor, host_of
 from tests.gateway.test_grpc_memory import TOTAL, Held, refused
 from transformer_serving.gateway import connections as module
-from transformer_serving.gateway.connections import KEPT_SECONDS, Connections
+from transformer_serving.gateway.connections import HEAD_SECONDS, KEPT_SECONDS, Connections, _caller
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.grpc_port.port import GrpcPort
 from transformer_serving.gateway.server.http import HttpServer
@@ -37,11 +37,21 @@ def of(port: object, host: str = "10.0.0.1") -> dict[str, Any]:
     return {"client": (host, port)}
 
 
+def pass_asking(clock: Clock, connections: Connections, seconds: float, *ports: object) -> None:
+    """Each asks once a minute, too soon to be told that it is old, and then the time is over."""
+    end = clock.now + seconds
+    while clock.now + 60 < end:
+        clock.now += 60
+        for port in ports:
+            assert not connections.ends_with(of(port))
+    clock.now = end
+
+
 def test_an_answer_is_the_last_of_a_connection_that_has_had_its_time() -> None:
     clock = Clock()
     connections = Connections(clock=clock)
     assert not connections.ends_with(of("1"))
-    clock.now += 0.9 * KEPT_SECONDS - 1
+    pass_asking(clock, connections, 0.9 * KEPT_SECONDS - 1, "1")
     assert not connections.is_old(of("1"))
     assert not connections.ends_with(of("1"))
     # One that was made later is younger.
@@ -61,7 +71,7 @@ def test_connections_that_were_made_together_end_apart() -> None:
     connections = Connections(clock=clock)
     for port in range(1, 1001):
         connections.ends_with(of(port))
-    clock.now += KEPT_SECONDS
+    pass_asking(clock, connections, KEPT_SECONDS, *range(1, 1001))
     old = sum(connections.is_old(of(port)) for port in range(1, 1001))
     assert 0 < old < 1000
 
@@ -75,18 +85,48 @@ def test_a_caller_without_a_port_is_nobody(client: Any) -> None:
         assert not connections.is_old({"client": client})
 
 
-def test_connections_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_in_http_1_0_is_nobody() -> None:
+    connections = Connections(0)
+    for version in ("1", "1.0"):
+        for _ in range(2):
+            assert not connections.ends_with({**of(1), "http_version": version})
+            assert not connections.is_old({**of(1), "http_version": version})
+
+
+def test_connections_that_have_gone_are_forgotten() -> None:
+    """Granian closes one that brings nothing for so long: the next with its port is another."""
     clock = Clock()
     connections = Connections(clock=clock)
     connections.ends_with(of(1))
-    clock.now += 2 * KEPT_SECONDS + module._GONE_S
-    connections.ends_with(of(2))
+    pass_asking(clock, connections, 1.2 * KEPT_SECONDS - HEAD_SECONDS, 1)
+    assert not connections.ends_with(of(1))
+    assert not connections.ends_with(of(2))
+    clock.now += HEAD_SECONDS
     assert not connections.is_old(of(1))
+    assert not connections.ends_with(of(1))
+    assert [*connections._kept] == [_caller(of(1))]
+
+
+def test_of_too_many_who_asked_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST", 10)
-    for port in range(3, 100):
-        connections.ends_with(of(port))
-    clock.now += 2 * KEPT_SECONDS
-    assert [port for port in range(1, 100) if connections.is_old(of(port))] == [*range(90, 100)]
+    clock = Clock()
+    connections = Connections(clock=clock)
+    for port in range(2, 100):
+        for asking in (1, port):
+            assert not connections.ends_with(of(asking))
+    assert [*connections._kept] == [_caller(of(port)) for port in (*range(90, 99), 1, 99)]
+
+
+def test_kept_connections_end_beside_many_that_are_made_for_each_request() -> None:
+    clock = Clock()
+    connections = Connections(clock=clock)
+    ended = 0
+    for second in range(int(1.2 * KEPT_SECONDS)):
+        clock.now += 1
+        ended += sum(connections.ends_with(of(port, "kept")) for port in range(1, 21))
+        for port in range(1, 401):
+            assert not connections.ends_with(of(port, f"made in second {second}"))
+    assert ended == 20
 
 
 class Balancer:
@@ -130,10 +170,10 @@ class Pod:
         self.processor = Processor({"ours": Response(b"{}")})
         self.processor.changed()
         self.processor.built("ours", Ours())
-        door = FrontDoor(host_of(self.processor), read_settings({}), kept_seconds=kept_seconds)
+        self.door = FrontDoor(host_of(self.processor), read_settings({}), kept_seconds=kept_seconds)
         listener = listen("127.0.0.1", 0, 100)
         self.port: int = listener.getsockname()[1]
-        self.server = HttpServer(door, listener, backlog=100, connections=100)
+        self.server = HttpServer(self.door, listener, backlog=100, connections=100)
 
     async def __aenter__(self) -> Pod:
         self.server.start()
@@ -162,6 +202,34 @@ async def test_a_new_pod_gets_requests_of_callers_that_keep_their_connections() 
             assert len(balancer.chosen) == kept
         finally:
             await caller.close()
+
+
+async def connection_rows(pod: Pod, version: bytes, answers: int) -> list[bytes]:
+    """Of so many answers on one connection that asks to be kept; asserts that each is one."""
+    rows = []
+    reader, writer = await asyncio.open_connection("127.0.0.1", pod.port)
+    for _ in range(answers):
+        writer.write(
+            b"POST /serve/ours HTTP/%s\r\nhost: a\r\nconnection: keep-alive\r\n"
+            b"content-type: application/json\r\ncontent-length: 2\r\n\r\n{}" % version
+        )
+        head = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
+        assert head[0].split(b" ")[1] == b"200"
+        assert await reader.readexactly(2) == b"{}"
+        rows += [row for row in head if row.startswith(b"connection:")]
+    writer.close()
+    return rows
+
+
+@pytest.mark.parametrize("leaving", [False, True], ids=["old", "leaving"])
+async def test_who_keeps_connections_in_http_1_0_is_told_one_thing(*, leaving: bool) -> None:
+    """`ab -k`: hyper says that the connection is kept, whatever else an answer says."""
+    async with asyncio.timeout(60), Pod(0) as pod:
+        if leaving:
+            pod.door.make_way()
+        assert await connection_rows(pod, b"1.0", 3) == 3 * [b"connection: keep-alive"]
+        answers = 1 if leaving else 2
+        assert await connection_rows(pod, b"1.1", answers) == [b"connection: close"]
 
 
 class Named(Held):

@@ -53,6 +53,15 @@ def test_an_image_may_bring_its_registry_and_that_a_port() -> None:
     assert container(objects, "demo-inference")["image"] == image
 
 
+def test_an_image_that_brings_a_port_stands_in_the_registrys_place() -> None:
+    """A name has one port."""
+    image = "registry.example:5000/team/triton:1"
+    images = {"registry": "mirror.example:5000", "triton": image, "inference": "a.b/inference:1"}
+    objects = rendered(CLEARML, {"images": images})
+    assert container(objects, "demo-triton")["image"] == image
+    assert container(objects, "demo-inference")["image"] == "mirror.example:5000/a.b/inference:1"
+
+
 def test_a_registry_stands_before_every_image() -> None:
     objects = rendered(LOCAL, {"images": {"registry": "registry.example/team/"}})
     used = [

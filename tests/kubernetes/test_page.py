@@ -8,10 +8,21 @@ import shlex
 from typing import Any
 
 import helm_python
+import pytest
 import yaml
 
 from scripts.chart_values import PAGE, PART, VALUES, table, values
-from tests.kubernetes.chart import CHART, CLEARML, LOCAL, chart, container, one, pods, rendered
+from tests.kubernetes.chart import (
+    CHART,
+    CLEARML,
+    LOCAL,
+    chart,
+    container,
+    merged,
+    one,
+    pods,
+    rendered,
+)
 from tests.kubernetes.cluster.figures import DRAIN, DRAINED_TRITONS
 from tests.kubernetes.test_refusals import ALONE, TOGETHER
 from tests.kubernetes.test_schemas import RELEASES
@@ -135,6 +146,34 @@ def test_the_notes_after_an_install_name_what_is_there() -> None:
     )["transformer-serving/templates/NOTES.txt"]
     for name in ("service/demo-control-plane 8008", "service/demo-inference 8080"):
         assert f"--namespace serving port-forward {name}" in notes
+
+
+REQUESTS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "one": ({}, None),
+    "one-and-a-half": ({"resources": {"requests": {"cpu": "1500m"}}}, None),
+    "two": ({"resources": {"requests": {"cpu": 2}}}, "requests.cpu is 2, and"),
+    "a-limit-of-one": ({"resources": {"requests": {"cpu": None}, "limits": {"cpu": "1"}}}, None),
+    "a-limit-of-four": (
+        {"resources": {"requests": {"cpu": None}, "limits": {"cpu": "4"}}}, "limits.cpu is 4, and",
+    ),
+    "a-quarter": (
+        {"resources": {"requests": {"cpu": "4"}}, "autoscaling": {"cpuPercent": 25}}, None,
+    ),
+    "by-hand": (
+        {"resources": {"requests": {"cpu": "4"}}, "autoscaling": {"enabled": False}}, None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_the_notes_tell_of_cpus_that_short_texts_never_fill(case: str) -> None:
+    inference, told = REQUESTS[case]
+    notes = chart().render(
+        merged(CLEARML, {"inference": inference}), name="demo", namespace="serving"
+    )["transformer-serving/templates/NOTES.txt"]
+    assert ("which is more than a pod uses" in notes) == (told is not None)
+    assert told is None or f"\n\ninference.resources.{told} pods are added at 65 % of it" in notes
+    assert notes.count("port-forward") == 1
 
 
 def test_the_page_counts_what_is_refused() -> None:

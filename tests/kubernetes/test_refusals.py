@@ -64,9 +64,9 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
         {**CLEARML, "inference": {"resources": {"requests": {"cpu": None}}}},
         "needs inference.resources.requests.cpu",
     ),
-    "more CPUs than a pod uses": (
-        {**CLEARML, "inference": {"resources": {"requests": {"cpu": "2"}}}},
-        "inference.autoscaling.cpuPercent 65 of it is more than the CPU that a pod uses",
+    "a share of a limit of none": (
+        {**CLEARML, "inference": {"resources": {"requests": None, "limits": {"cpu": "0m"}}}},
+        "needs inference.resources.requests.cpu",
     ),
     "one port twice": (
         {**CLEARML, "inference": {"settings": {"TRANSFORMER_SERVING_GRPC_PORT": "8080"}}},
@@ -102,6 +102,16 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
             },
         },
         "set triton.autoscaling.minReplicas to 1",
+    ),
+    "another release's Triton, and none that has to": (
+        {
+            **CLEARML,
+            "triton": {
+                "autoscaling": {"enabled": True, "prometheus": "http://p", "minReplicas": 0}
+            },
+            "networkPolicy": {"tritonCallers": [{"podSelector": {}}]},
+        },
+        "another release ask, whose requests start no Triton",
     ),
     "tasks of the living": ({**CLEARML, "keepTasksMinutes": 1}, "give 5 or more, or 0 for never"),
     "vLLM without a GPU": ({**CLEARML, "triton": {"vllm": True}}, "needs triton.gpus"),
@@ -230,21 +240,6 @@ def test_rates_of_who_reads_figures_otherwise_are_theirs_to_judge(interval: str)
     assert rendered(
         CLEARML, scaled, {"monitoring": monitoring}, {"access": {"metricsKeySecret": "m"}}
     )
-
-
-@pytest.mark.parametrize(
-    "inference",
-    [
-        {"resources": {"requests": {"cpu": "1500m"}}},
-        # Kubernetes takes the limit where nothing is requested.
-        {"resources": {"requests": {"cpu": None}, "limits": {"cpu": "1"}}},
-        {"resources": {"requests": {"cpu": "4"}}, "autoscaling": {"cpuPercent": 25}},
-        {"resources": {"requests": {"cpu": "4"}}, "autoscaling": {"enabled": False}},
-    ],
-    ids=["one-and-a-half", "the-limit", "a-quarter", "by-hand"],
-)
-def test_a_cpu_that_is_requested_may_be_reached(inference: dict[str, Any]) -> None:
-    assert rendered(CLEARML, {"inference": inference})
 
 
 CLAIMED = {

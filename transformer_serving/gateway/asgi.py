@@ -28,6 +28,14 @@ def path_of(scope: Scope) -> str:
     return below if not below or below.startswith("/") else path
 
 
+def hears_close(scope: Scope) -> bool:
+    """Whether an answer can ask the caller to connect anew, by `connection: close`: in HTTP/1.1
+    alone. Granian keeps connections of HTTP/1.0 that ask for it, and says so beside any `close`.
+    """
+    version: str = scope.get("http_version", "1.1")
+    return version == "1.1"
+
+
 async def send_json(
     send: Send, status: int, body: Any, headers: Headers = (), *,
     before_the_end: Callable[[], Awaitable[None]] | None = None,

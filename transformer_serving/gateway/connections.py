@@ -12,17 +12,18 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from transformer_serving.gateway.asgi import Scope
+from transformer_serving.gateway.asgi import Scope, hears_close
 
 # Of HTTP's connections and of gRPC's, and what is added or taken by chance, so that those which
 # were made together are not made anew together: as gRPC itself has it.
 KEPT_SECONDS = 180.0
 _SPREAD = 0.1
-# Beyond it the one that was made first is forgotten, and counts anew where it still is: about 3 MB.
-# Who connects anew for each request fills it, and is shared out already.
+# For a head to come whole, and for a kept connection to bring the next one. Longer than the 60 s
+# after which balancers commonly let go: the side that sends requests should be the one that closes.
+HEAD_SECONDS = 75.0
+# Beyond it who asked longest ago is forgotten, and counts anew where it still is: about 4 MB. Who
+# connects anew for each request fills it, and is shared out already.
 _MOST = 20_000
-# Without a request for so long a connection has gone, or its answer is a long stream.
-_GONE_S = 120.0
 _NO_PORT = ("", "0", 0, None)
 
 
@@ -36,14 +37,17 @@ class Connections:
     ) -> None:
         self._kept_seconds = kept_seconds
         self._clock = clock
-        # When each one's time is over, by when it was first seen.
-        self._ends: OrderedDict[int, float] = OrderedDict()
+        # When each one's time is over and when it last asked, by the latter.
+        self._kept: OrderedDict[int, tuple[float, float]] = OrderedDict()
 
     def is_old(self, scope: Scope) -> bool:
         """Whether the request's connection has had its time. Of any thread, changes nothing."""
         caller = _caller(scope)
-        end = None if caller is None else self._ends.get(caller)
-        return end is not None and self._clock() >= end
+        kept = None if caller is None else self._kept.get(caller)
+        if kept is None:
+            return False
+        end, asked = kept
+        return end <= self._clock() < asked + HEAD_SECONDS
 
     def ends_with(self, scope: Scope) -> bool:
         """Whether the request's answer is to be its connection's last; counts the connection."""
@@ -51,29 +55,37 @@ class Connections:
         if caller is None:
             return False
         now = self._clock()
-        end = self._ends.get(caller)
-        if end is None:
-            self._forget(now)
-            self._ends[caller] = now + self._kept_seconds * (1 + _SPREAD * _chance(caller))
-            return False
-        if now < end:
-            return False
-        # Its port may soon be another connection's.
-        del self._ends[caller]
-        return True
+        self._forget(now)
+        kept = self._kept.get(caller)
+        if kept is None:
+            end = now + self._kept_seconds * (1 + _SPREAD * _chance(caller))
+        elif now < kept[0]:
+            end = kept[0]
+        else:
+            # Its port may soon be another connection's.
+            del self._kept[caller]
+            return True
+        self._kept[caller] = end, now
+        self._kept.move_to_end(caller)
+        return False
 
     def _forget(self, now: float) -> None:
-        while self._ends:
-            first = next(iter(self._ends))
-            if len(self._ends) < _MOST and now < self._ends[first] + _GONE_S:
+        """Those that have gone. One that asks after all, as after a long stream, counts anew."""
+        while self._kept:
+            first = next(iter(self._kept))
+            if len(self._kept) <= _MOST and now < self._kept[first][1] + HEAD_SECONDS:
                 return
-            del self._ends[first]
+            del self._kept[first]
 
 
 def _caller(scope: Scope) -> int | None:
-    """None where it has no port: a socket of the machine's own, or an address that a proxy told."""
+    """None where it has no port: a socket of the machine's own, or an address that a proxy told;
+    and in HTTP/1.0.
+    """
     client = scope.get("client")
-    return None if client is None or client[1] in _NO_PORT else hash((client[0], client[1]))
+    if client is None or client[1] in _NO_PORT or not hears_close(scope):
+        return None
+    return hash((client[0], client[1]))
 
 
 def _chance(caller: int) -> float:

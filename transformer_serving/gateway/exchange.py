@@ -21,6 +21,7 @@ from transformer_serving.gateway.asgi import (
     Scope,
     Send,
     adding,
+    hears_close,
     path_of,
     send_json,
     without_body,
@@ -83,7 +84,7 @@ class Exchange(NamedTuple):
         A leaving worker would close a kept connection when its drain ends, perhaps under the next
         request.
         """
-        if not self.scope.get("http_version", "1.1").startswith("1"):
+        if not hears_close(self.scope):
             return self
         return self._replace(send=adding(self.send, lambda: (_CLOSE,)))
 

@@ -22,6 +22,9 @@
 {{- if and $v.triton.autoscaling.enabled (not $v.triton.autoscaling.prometheus) }}
   {{- fail "triton.autoscaling.enabled needs triton.autoscaling.prometheus, the address at which KEDA asks for the waiting tokens" }}
 {{- end }}
+{{- if and $v.triton.autoscaling.enabled $v.networkPolicy.tritonCallers (eq (int $v.triton.autoscaling.minReplicas) 0) }}
+  {{- fail "triton.autoscaling.minReplicas is 0, and networkPolicy.tritonCallers lets another release ask, whose requests start no Triton: set triton.autoscaling.minReplicas to what that release needs, 1 or more" }}
+{{- end }}
 {{- include "serving.checkMeasures" . }}
 {{- if and $v.keepTasksMinutes (lt (float64 $v.keepTasksMinutes) 5.0) }}
   {{- fail (printf "keepTasksMinutes is %v: a pod that lives gives a sign every half minute, and may be late; give 5 or more, or 0 for never" $v.keepTasksMinutes) }}
@@ -62,17 +65,22 @@
     {{- fail (printf "monitoring.interval is %s, and triton.autoscaling looks at rates of a minute, which are 0 where it has fewer than two figures: set 20s or less, so that one may fail" $v.monitoring.interval) }}
   {{- end }}
 {{- end }}
-{{- if $v.inference.autoscaling.enabled }}
-  {{- $resources := $v.inference.resources }}
-  {{- $asked := get ($resources.requests | default dict) "cpu" | default (get ($resources.limits | default dict) "cpu") | default "0" }}
-  {{- $cpus := include "serving.quantity" (list "inference.resources.requests.cpu" $asked) | float64 }}
-  {{- if not $cpus }}
-    {{- fail "inference.autoscaling.enabled needs inference.resources.requests.cpu, of which it takes cpuPercent: give 1, as a pod is one worker" }}
-  {{- end }}
-  {{- if gt (mulf $cpus $v.inference.autoscaling.cpuPercent) 100.0 }}
-    {{- fail (printf "inference.resources.requests.cpu is %v, and inference.autoscaling.cpuPercent %d of it is more than the CPU that a pod uses, which is one worker, so that no pod would ever be added: request 1, and take more pods for more work" $asked (int $v.inference.autoscaling.cpuPercent)) }}
-  {{- end }}
+{{- if and $v.inference.autoscaling.enabled (not (include "serving.inferenceCpu" . | fromJson).cpus) }}
+  {{- fail "inference.autoscaling.enabled needs inference.resources.requests.cpu, of which it takes cpuPercent: give 1, as a pod is one worker" }}
 {{- end }}
+{{- end }}
+
+{{/* What a pod of inference asks for, as JSON: `name` of the value, `given` there, in `cpus`. Kubernetes takes
+the limit where nothing is requested. */}}
+{{- define "serving.inferenceCpu" -}}
+{{- $resources := .Values.inference.resources -}}
+{{- $name := "requests" -}}
+{{- if kindIs "invalid" (($resources.requests | default dict).cpu) -}}
+{{- $name = "limits" -}}
+{{- end -}}
+{{- $given := (get $resources $name | default dict).cpu | default "0" -}}
+{{- $name = printf "inference.resources.%s.cpu" $name -}}
+{{- dict "name" $name "given" $given "cpus" (include "serving.quantity" (list $name $given) | float64) | toJson -}}
 {{- end }}
 
 {{- define "serving.checkClearml" -}}

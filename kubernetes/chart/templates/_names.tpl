@@ -42,7 +42,9 @@ replicas: {{ max .spec.replicas $least }}
 {{/* (list $ NAME): an image's whole reference. */}}
 {{- define "serving.image" -}}
 {{- $images := (index . 0).Values.images -}}
-{{- with $images.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ index $images (index . 1) }}
+{{- $image := index $images (index . 1) -}}
+{{- /* A port ends a registry's name, and a name has one. */ -}}
+{{- if and $images.registry (not (regexMatch "^[^/]+:[0-9]+/" $image)) }}{{ trimSuffix "/" $images.registry }}/{{ end }}{{ $image }}
 {{- end }}
 
 {{/* The Secret with ClearML's keys. */}}
@@ -69,6 +71,8 @@ CLEARML_SERVING_TASK_ID_FILE: /run/local/serving-id
 {{- end }}
 {{- end }}
 TRANSFORMER_SERVING_REQUIRED: CLEARML_API_HOST CLEARML_API_ACCESS_KEY CLEARML_API_SECRET_KEY CLEARML_SERVING_TASK_ID
+# Of what is missing the entrypoint then names this chart's values.
+TRANSFORMER_SERVING_OUR_CHART: "1"
 {{- with .Values.trustedKeys }}
 TRANSFORMER_SERVING_TRUSTED_KEYS: {{ . | quote }}
 {{- end }}

@@ -101,8 +101,9 @@ def refuse_others(
     lacks: Mapping[str, tuple[Any, ...]],
     advice: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Raises ServingError (400) for a parameter that nobody knows, (422) for what is not here, with
-    the `advice` that there is.
+    """Raises ServingError (400) for a parameter that nobody knows, unless it is null, which
+    serializers write for what they leave out, (422) for what is not here, with the `advice` that
+    there is.
     """
     for name, value in parameters.items():
         if name in lacks and value not in lacks[name]:
@@ -110,7 +111,7 @@ def refuse_others(
             raise ServingError(
                 "impossible", f"parameter '{name}' is not supported; leave it out{told}", field=name
             )
-        if name not in lacks and name not in taken:
+        if value is not None and name not in lacks and name not in taken:
             raise ServingError(
                 "invalid_field", f"an unknown parameter; allowed are {', '.join(taken)}",
                 field="parameters",

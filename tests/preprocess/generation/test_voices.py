@@ -383,6 +383,16 @@ async def test_tgi_passes_over_fields_that_it_does_not_know(text: Asker, operati
 
 
 @pytest.mark.parametrize("operation", ["tgi.root", "tgi.generate", "hf.inference"])
+async def test_a_parameter_that_is_null_is_not_sent(text: Asker, operation: str) -> None:
+    """Whoever writes all that a client knows names what another server takes."""
+    parameters: dict[str, Any] = {"max_new_tokens": 3}
+    more = {"max_time": None, "stop_sequences": None, "adapter_id": None, "top_k": None}
+    nulls = {"inputs": PROMPT, "parameters": {**parameters, **more}}
+    wanted = await text.answer({"inputs": PROMPT, "parameters": parameters}, operation)
+    assert await text.answer(nulls, operation) == wanted
+
+
+@pytest.mark.parametrize("operation", ["tgi.root", "tgi.generate", "hf.inference"])
 async def test_langchains_own_default_is_told_its_option(text: Asker, operation: str) -> None:
     """HuggingFaceEndpoint as it is made with an address alone."""
     parameters: dict[str, Any] = {
@@ -571,7 +581,8 @@ async def test_tritons_generate(text: Asker) -> None:
 async def test_tensorrts_own_example_is_answered(text: Asker, inside: bool) -> None:
     given = {"max_tokens": 3, "bad_words": "", "stop_words": "", "pad_id": 2, "end_id": 3}
     others: list[dict[str, Any]] = [
-        {}, {"stop_words": [], "bad_words": []}, {"beam_width": 1, "bad_words": None},
+        {}, {"stop_words": [], "bad_words": []},
+        {"beam_width": 1, "bad_words": None, "nothing": None},
     ]  # fmt: skip
     for more in others:
         parameters = {**given, **more}

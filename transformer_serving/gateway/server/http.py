@@ -17,6 +17,7 @@ from typing import Any
 from granian.http import HTTP1Settings
 
 from transformer_serving.gateway.asgi import App, Receive
+from transformer_serving.gateway.connections import HEAD_SECONDS
 from transformer_serving.gateway.server.handover import Handover, TurnsAway
 from transformer_serving.gateway.server.tls import Tls
 
@@ -24,9 +25,6 @@ from transformer_serving.gateway.server.tls import Tls
 _native: Any = importlib.import_module("granian._granian")
 # Bytes of a request's head, and of what is read ahead of a body.
 MAX_HEAD_BYTES = 65_536
-# For a head to come whole, and for a kept connection to bring the next one. Longer than the 60 s
-# after which balancers commonly let go: the side that sends requests should be the one that closes.
-HEAD_SECONDS = 75.0
 # For Granian's threads: one parses, one hands requests over, those beyond are for files only.
 _PARSERS = _HANDERS_OVER = _FILE_THREADS = 1
 _IDLE_S = 30
