@@ -66,7 +66,7 @@ def test_a_bundle_is_fetched_from_any_store_that_clearml_reads(tmp_path: Path) -
     number = bundle.manifest.bundle_version
     stored = Registered("m", number, f"file://{tmp_path}/model.zip", (SERVED,))
     registry = ModelRegistry(ClearmlApi({"CLEARML_CONFIG_FILE": str(tmp_path / "none")}), "0" * 32)
-    with rollback._fetched(registry, NAME, stored) as found:
+    with rollback._fetched(registry, stored, f"deploy BUNDLE --endpoint {NAME}") as found:
         assert found.manifest == bundle.manifest
         assert found.preprocess.read_bytes() == bundle.preprocess.read_bytes()
     # A folder's file is the user's own.
@@ -74,7 +74,7 @@ def test_a_bundle_is_fetched_from_any_store_that_clearml_reads(tmp_path: Path) -
     way_on = f"not there, .* serve bundle {number}, or another one, .* deploy BUNDLE --endpoint"
     with (
         pytest.raises(Failure, match=way_on),
-        rollback._fetched(registry, NAME, stored),
+        rollback._fetched(registry, stored, f"deploy BUNDLE --endpoint {NAME}"),
     ):
         pass
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
+import shlex
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -132,7 +133,10 @@ def test_status_is_named_for_the_embedded_stack_alone() -> None:
     target = target_of(NAMED)
     assert target is not None
     assert target.look == f"{STATE / 'controller.json'} in the Triton container"
-    assert replace(target, triton="2.51.0").look == "transformer-serving status"
+    embedded = replace(target, triton="2.51.0")
+    assert embedded.look == "transformer-serving status"
+    other = replace(embedded, state=Path("/x/an other"))
+    assert other.look == "transformer-serving status --state '/x/an other'"
 
 
 def test_a_stack_that_is_down_says_how_the_named_server_is_reached(
@@ -146,7 +150,10 @@ def test_a_stack_that_is_down_says_how_the_named_server_is_reached(
     with pytest.raises(Failure) as refused:
         deploy_target(None)
     assert str(refused.value) == f"{down}{how}--state none"
-    assert deploy_target("none").serve_url == "http://127.0.0.1:9"
+    named = deploy_target("none")
+    assert named.serve_url == "http://127.0.0.1:9"
+    # Without it the line would be about the stack.
+    assert shlex.split(named.command("rollback x"))[3:] == ["--state", str(state_directory("none"))]
     # Those of `transformer-serving env` are this stack's own.
     monkeypatch.setenv("CLEARML_SERVING_TASK_ID", "0" * 32)
     with pytest.raises(Failure) as refused:

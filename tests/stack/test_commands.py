@@ -128,7 +128,9 @@ def test_a_backup_while_it_serves_is_restored_where_nothing_runs(
     assert done["bytes"] == file.stat().st_size
     pids = [part["pid"] for part in plain.json("status")["parts"]]
     said = plain.run("restore", str(file), code=2)
-    assert "the stack runs; stop it first: transformer-serving down" in said
+    assert re.search(
+        f"the stack runs; stop it first: .*transformer-serving down --state {plain.state}$", said
+    )
     assert [part["pid"] for part in plain.json("status")["parts"]] == pids
     other = Stack(tmp_path / "other", plain.base)
     assert f"{file} is restored; what was there is kept in" in other.run("restore", str(file))
@@ -183,4 +185,4 @@ def test_without_a_stack_the_fix_is_named(command: str, tmp_path: Path) -> None:
         capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "transformer-serving up" in done.stderr
+    assert f"transformer-serving up --state {tmp_path}'" in done.stderr

@@ -25,6 +25,7 @@ from transformer_serving.desk.cli.options import (
     sign_option,
 )
 from transformer_serving.desk.cli.signing import signing
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import interruptible
 
@@ -195,7 +196,7 @@ def _say(console: Console, done: Converted, output: Path) -> None:
         f"({manifest.engine}, {manifest.precision}); {_found(done)}",
         soft_wrap=True,
     )
-    deploy = f"transformer-serving deploy {shlex.quote(str(output))} --endpoint NAME"
+    deploy = command_line(f"deploy {shlex.quote(str(output))} --endpoint NAME")
     console.print(f"serve it: {deploy}", soft_wrap=True)
 
 

@@ -36,6 +36,7 @@ _MODEL_ID = "$MODEL_ID"
 def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
     """Print BUNDLE and the clearml-serving commands that upload and add it."""
     from transformer_serving.desk.bundle.folder import open_bundle
+    from transformer_serving.desk.command_line import command_line
     from transformer_serving.desk.deploy.endpoint import check_name
 
     opened = open_bundle(bundle)
@@ -55,13 +56,12 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
     console.print(_facts(opened))
     console.print(_tensors(opened))
     console.print(_files(opened))
-    click.echo(
-        f"\nServe it:\n\ntransformer-serving deploy {shlex.quote(str(bundle))} --endpoint {name}"
-    )
+    serve = command_line(f"deploy {shlex.quote(str(bundle))} --endpoint {name}")
+    click.echo(f"\nServe it:\n\n{serve}")
     click.echo(
         "\nOr with ClearML's own commands, once CLEARML_SERVING_TASK_ID names the serving service "
         "and\nCLEARML_FILES_HOST the file server (on the embedded stack both come from "
-        f"'transformer-serving env'):\n\n{commands['upload']}\n\n{commands['add']}"
+        f"'{command_line('env')}'):\n\n{commands['upload']}\n\n{commands['add']}"
     )
 
 

@@ -62,6 +62,7 @@ def up(
     from rich.text import Text
 
     from transformer_serving.desk.cli.progress import Phases, plain_console
+    from transformer_serving.desk.command_line import command_line
     from transformer_serving.desk.local import stack
     from transformer_serving.desk.local.environment import check_libpython
     from transformer_serving.desk.local.record import Ports, state_directory
@@ -96,15 +97,19 @@ def up(
         )
     if monitoring:
         _show_monitoring(phases.console, running)
-    _show_requests(phases.console, deployed, key)
-    phases.console.print(Text.assemble("see it with ", ("transformer-serving status", "bold")))
+    _show_requests(phases.console, folder, deployed, key)
+    look = Text.assemble("see it with ", (command_line("status", folder), "bold"))
+    phases.console.print(look, soft_wrap=True)
 
 
 def _show_unheard(console: Console, running: Stack) -> None:
+    from transformer_serving.desk.command_line import command_line
+
     if running.unheard:
         console.print(
             "a stack that runs keeps the settings that it was started with; not taken over: "
-            f"{', '.join(running.unheard)}; stop it first: transformer-serving down",
+            f"{', '.join(running.unheard)}; stop it first: "
+            f"{command_line('down', running.state)}",
             soft_wrap=True, highlight=False,
         )  # fmt: skip
 
@@ -148,7 +153,7 @@ def _show_monitoring(console: Console, running: Stack) -> None:
 
 
 def _show_requests(
-    console: Console, deployed: list[tuple[Deployed, DemoBundle]], key: str | None
+    console: Console, state: Path, deployed: list[tuple[Deployed, DemoBundle]], key: str | None
 ) -> None:
     # A shell would put nothing, or another key, in the place of a key that was given by --key.
     if deployed and key and os.environ.get(KEY_VARIABLE) != key:
@@ -159,11 +164,14 @@ def _show_requests(
         )  # fmt: skip
     for done, bundle in deployed:
         _show_curl(console, done, bundle, key)
-        _show_generate(console, done, bundle, key)
+        _show_generate(console, state, done, bundle, key)
 
 
-def _show_generate(console: Console, done: Deployed, bundle: DemoBundle, key: str | None) -> None:
+def _show_generate(
+    console: Console, state: Path, done: Deployed, bundle: DemoBundle, key: str | None
+) -> None:
     """The curl line of the generation recipe, where this stack has its path for the demo."""
+    from transformer_serving.desk.command_line import command_line
     from transformer_serving.desk.deploy.golden import ask
     from transformer_serving.gateway.settings import GENERATE, GENERATE_ENDPOINT
 
@@ -178,7 +186,8 @@ def _show_generate(console: Console, done: Deployed, bundle: DemoBundle, key: st
     elif reply.status == 404:
         console.print(
             f"POST {GENERATE} asks no endpoint: the stack ran before, and keeps what it was "
-            "started with; after 'transformer-serving down' this command starts one that has it",
+            f"started with; after '{command_line('down', state)}' this command starts one that has "
+            "it",
             soft_wrap=True, highlight=False,
         )  # fmt: skip
 

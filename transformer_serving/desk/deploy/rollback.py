@@ -58,23 +58,24 @@ def rollback(
 
 def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBack:
     registry, report = target.registry(), limit.report
+    by_hand = target.command(f"deploy BUNDLE --endpoint {endpoint}")
     report("waiting for another deploy of this machine to end")
     with one_at_a_time(target.lock):
         report(f"asking whether {endpoint} is in a rollout")
-        refuse_in_rollout(target.cli, endpoint)
+        refuse_in_rollout(target, endpoint)
         target.cli.check_version()
         report(f"looking for what {endpoint} served before")
         configured = _configured(target, endpoint)
-        left, to = _way_back(registry, endpoint, configured)
+        left, to = _way_back(registry, endpoint, configured, by_hand)
         goes_on = to.model_id == configured
         report(f"fetching bundle {to.bundle_version}")
-        with _fetched(registry, endpoint, to) as bundle:
+        with _fetched(registry, to, by_hand) as bundle:
             # Nothing is changed where its answer could not be asked for.
             target.ask(endpoint, bundle.manifest.golden.request)
             report(f"adding {endpoint}")
             # What was interrupted may have been refused before this one looks.
             refusals = target.refusals(to.model_id, earlier=goes_on)
-            limit.advice = _advice(endpoint, left)
+            limit.advice = _advice(left, by_hand)
             # One that is gone on with has these marks already.
             registry.mark_begun(left, to)
             # What was interrupted since may be a deploy, whose code lies beside this model.
@@ -95,7 +96,7 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
 
 
 @contextmanager
-def _fetched(registry: ModelRegistry, endpoint: str, to: Registered) -> Iterator[Bundle]:
+def _fetched(registry: ModelRegistry, to: Registered, by_hand: str) -> Iterator[Bundle]:
     """Raises Failure with the way on where it cannot be had: the operator may have the bundle."""
     with ExitStack() as stack:
         try:
@@ -103,7 +104,7 @@ def _fetched(registry: ModelRegistry, endpoint: str, to: Registered) -> Iterator
         except Failure as failure:
             raise Failure(
                 f"{failure}; nothing is changed; serve bundle {to.bundle_version}, or another one, "
-                f"from its folder: transformer-serving deploy BUNDLE --endpoint {endpoint}",
+                f"from its folder: {by_hand}",
                 exit_code=failure.exit_code,
             ) from failure
         yield bundle
@@ -133,7 +134,7 @@ def _configured(target: DeployTarget, endpoint: str) -> str:
 
 
 def _way_back(
-    registry: ModelRegistry, endpoint: str, configured: str
+    registry: ModelRegistry, endpoint: str, configured: str, by_hand: str
 ) -> tuple[Registered | None, Registered]:
     """What a rollback leaves, and what it goes to. Raises Failure (exit code 2) without a bundle to
     go to.
@@ -149,7 +150,7 @@ def _way_back(
     if before is None:
         raise Failure(
             f"'{endpoint}' served no other bundle before this one; deploy the one you want: "
-            f"transformer-serving deploy BUNDLE --endpoint {endpoint}",
+            f"{by_hand}",
             exit_code=2,
         )
     return present, before
@@ -163,9 +164,8 @@ def _late(url: str, to: Registered) -> str:
     )
 
 
-def _advice(endpoint: str, left: Registered | None) -> str:
+def _advice(left: Registered | None, by_hand: str) -> str:
     """How to go on after a rollback that failed: it has already changed what is asked for."""
-    again = f"transformer-serving deploy BUNDLE --endpoint {endpoint}"
     if left is None:
-        return f"deploy the bundle that you want with '{again}'"
-    return f"bundle {left.bundle_version} is served again with '{again}'"
+        return f"deploy the bundle that you want with '{by_hand}'"
+    return f"bundle {left.bundle_version} is served again with '{by_hand}'"

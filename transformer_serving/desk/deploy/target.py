@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.deploy.golden import Reply, ask
 from transformer_serving.desk.deploy.refusals import Refusals
 from transformer_serving.desk.deploy.registry import ModelRegistry
@@ -41,7 +42,7 @@ class DeployTarget:
     """Where to deploy: the ClearML server's tools, its file server, the front door, a lock file.
 
     `key` is for a front door that has keys; `triton` is the version of the embedded stack's, None
-    for another server's.
+    for another server's; `state` the folder by which commands find the one or the other.
     """
 
     cli: ClearmlCli
@@ -50,6 +51,11 @@ class DeployTarget:
     lock: Path
     key: str | None = None
     triton: str | None = None
+    state: Path | None = None
+
+    def command(self, words: str) -> str:
+        """The line of this command line that asks the same target."""
+        return command_line(words, self.state)
 
     @property
     def plans_lock(self) -> Path:
@@ -60,7 +66,7 @@ class DeployTarget:
     def look(self) -> str:
         """Where the state of its endpoints stands: `status` knows the embedded stack alone."""
         if self.triton is not None:
-            return "transformer-serving status"
+            return self.command("status")
         return "/var/lib/transformer-serving/controller.json in the Triton container"
 
     def url(self, endpoint: str) -> str:

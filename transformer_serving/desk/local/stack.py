@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
@@ -38,7 +39,7 @@ from transformer_serving.desk.local.record import (
     with_room,
 )
 from transformer_serving.desk.local.sockets import remove_sockets_of, socket_folder
-from transformer_serving.desk.local.supervision import STOPPED, Supervisor, leftovers, sweep
+from transformer_serving.desk.local.supervision import Supervisor, leftovers, stopped, sweep
 from transformer_serving.desk.local.turn import own_turn
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.versions.lock import read_lock
@@ -68,6 +69,7 @@ class Stack:
             serve_url=environment["CLEARML_DEFAULT_BASE_SERVE_URL"],
             lock=self.state / "deploy.lock",
             triton=read_lock().embedded.triton,
+            state=self.state,
         )
 
 
@@ -113,7 +115,7 @@ def _start(
     if why is not None:
         raise Failure(why)
     if running and record is not None:
-        _refuse_changes(record, ports, open_inference)
+        _refuse_changes(state, record, ports, open_inference)
         record = _with_watchers(state, record, watchers)
     else:
         record = _next_record(state, record, ports, open_inference, watchers)
@@ -130,12 +132,15 @@ def _start(
     return Stack(state, _start_parts(state, record, supervisor, report), supervisor, kept)
 
 
-def _refuse_changes(record: StackRecord, ports: Ports | None, open_inference: int | None) -> None:
+def _refuse_changes(
+    state: Path, record: StackRecord, ports: Ports | None, open_inference: int | None
+) -> None:
     """Raise Failure for what only a stack that is not running can be given."""
     asked = ports or record.ports, open_inference or record.open_inference
     if asked != (record.ports, record.open_inference):
         raise Failure(
-            "the stack runs on other ports; stop it first: transformer-serving down", exit_code=2
+            f"the stack runs on other ports; stop it first: {command_line('down', state)}",
+            exit_code=2,
         )
 
 
@@ -198,7 +203,7 @@ def wait_until_healthy(
     while True:
         processes = supervisor.processes()
         if not processes and not supervisor.is_up():
-            raise Failure(f"{', '.join(names)} could not be waited for: {STOPPED}")
+            raise Failure(f"{', '.join(names)} could not be waited for: {stopped(state)}")
         statuses = [
             health.part_status(BY_NAME[name], state, record, processes.get(name)) for name in names
         ]
