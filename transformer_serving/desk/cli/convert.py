@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from transformer_serving.contract.heads import ENDPOINT_TASKS, GENERATION
 from transformer_serving.desk.cli.engine_parameters import (
     engine_parameter_options,
     taken_parameters,
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE",
               help="Folder of the new bundle; an older bundle there is replaced.")  # fmt: skip
-@click.option("--task", default="auto", show_default=True, help="What the endpoint answers.")
+@click.option("--task", type=click.Choice(["auto", *ENDPOINT_TASKS]), default="auto",
+              show_default=True, help="What the endpoint answers; auto: as the model's files "
+              f"say, {GENERATION} never.")  # fmt: skip
 @click.option("--engine", "engines", type=engine_choice, multiple=True, default=["openvino"],
               show_default=True, help="What runs the model in Triton; further ones are only "
               "compared.")  # fmt: skip
