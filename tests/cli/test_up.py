@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import socket
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,9 +26,10 @@ from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.golden import Reply
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.stack import check_ports
+from transformer_serving.desk.local.record import Ports
 from transformer_serving.desk.local.supervision import Supervisor
-from transformer_serving.gateway.settings import GENERATE_ENDPOINT
+from transformer_serving.desk.local.wanted import check_ports
+from transformer_serving.gateway.settings import GENERATE_ENDPOINT, WORKERS
 
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
 
@@ -64,6 +67,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     running = SimpleNamespace(target=lambda: target, unheard=())
     desk = "transformer_serving.desk"
     monkeypatch.setattr(f"{desk}.local.stack.start", lambda *_, **__: running)
+    monkeypatch.setattr(f"{desk}.local.wanted.check", lambda *_, **__: None)
     monkeypatch.setattr(f"{desk}.bundle.folder.open_bundle", lambda path: None)
     monkeypatch.setattr(f"{desk}.deploy.endpoint.deploy_together", deployed)
     monkeypatch.setattr(f"{desk}.deploy.golden.ask", answered)
@@ -247,6 +251,37 @@ def test_a_taken_port_is_moved_by_its_own_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Failure, match=f"{port} for open inference .* --open-inference PORT$"):
-            check_ports({"open_inference": port})
-        with pytest.raises(Failure, match=f"{port} for inference .* with --port-base N$"):
-            check_ports({"inference": port})
+            check_ports({"open_inference": port}, "up")
+        with pytest.raises(Failure, match=f"{port} for inference .* all ports: up$"):
+            check_ports({"inference": port}, "up")
+
+
+def test_a_taken_port_is_told_with_the_whole_line_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack, "_demo_bundles", lambda *_: pytest.fail("it was built"))
+    state = tmp_path / "state"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        asked = ["up", "--demo", "--open-inference", "2000", "--state", str(state)]
+        done = CliRunner().invoke(main, [*asked, "--port-base", str(port)])
+        assert done.exit_code == 2
+        line = done.output.strip().partition("move all ports: transformer-serving ")[2]
+        words = shlex.split(line)
+        base = int(words[words.index("--port-base") + 1])
+        for name, free in asdict(Ports.from_base(base)).items():
+            check_ports({name: free}, "up")
+    wanted = ["up", "--demo", "texts", "--open-inference", "2000", "--port-base", str(base)]
+    assert words == [*wanted, "--state", str(state)]
+    assert up.make_context("up", words[1:]).params["demo"] == "texts"
+
+
+def test_a_wrong_setting_is_told_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack, "_demo_bundles", lambda *_: pytest.fail("it was built"))
+    monkeypatch.setenv(WORKERS.name, "none")
+    done = CliRunner().invoke(main, ["up", "--demo", "--state", str(tmp_path / "state")])
+    assert done.exit_code == 2
+    assert WORKERS.name in done.output
+    assert not (tmp_path / "state").exists()

@@ -63,21 +63,22 @@ def up(
 
     from transformer_serving.desk.cli.progress import Phases, plain_console
     from transformer_serving.desk.command_line import command_line
-    from transformer_serving.desk.local import stack
-    from transformer_serving.desk.local.environment import check_libpython
+    from transformer_serving.desk.local import stack, wanted
     from transformer_serving.desk.local.record import Ports, state_directory
 
-    if demo:
-        # Both are refused before anything is built.
-        key_header(key)
-        check_libpython()
     folder = state_directory(state)
     phases = Phases(plain_console(stderr=as_json))
     ports = None if port_base is None else Ports.from_base(port_base)
+    typed = _typed(demo, open_inference, monitoring=monitoring)
+    if demo:
+        # What is refused is refused before anything is built.
+        key_header(key)
+        wanted.check(folder, ports, open_inference=open_inference, watched=monitoring, typed=typed)
     bundles = _demo_bundles(demo, phases) if demo else []
     with phases.phase("start the stack"):
         running = stack.start(
             folder, ports, phases.report, open_inference=open_inference, watched=monitoring,
+            typed=typed,
             settings={name: value for bundle in bundles for name, value in bundle.settings.items()},
         )  # fmt: skip
     _show_unheard(phases.console, running)
@@ -100,6 +101,15 @@ def up(
     _show_requests(phases.console, folder, deployed, key)
     look = Text.assemble("see it with ", (command_line("status", folder), "bold"))
     phases.console.print(look, soft_wrap=True)
+
+
+def _typed(demo: str | None, open_inference: int | None, *, monitoring: bool) -> str:
+    """The command as it is typed again, with another --port-base or --state."""
+    words = ["up"]
+    words += ["--demo", demo] if demo else []
+    words += ["--open-inference", str(open_inference)] if open_inference else []
+    words += ["--monitoring"] if monitoring else []
+    return " ".join(words)
 
 
 def _show_unheard(console: Console, running: Stack) -> None:
