@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shlex
 import socket
 import subprocess
@@ -15,9 +16,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
+import psutil
 import pytest
 from click.testing import CliRunner
 
+from tests.engine.triton_server import wait_until
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main, stack
 from transformer_serving.desk.cli.stack import up
@@ -26,7 +29,7 @@ from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.golden import Reply
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.record import Ports
+from transformer_serving.desk.local.record import MARK, Ports
 from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.desk.local.wanted import check_ports
 from transformer_serving.gateway.settings import GENERATE_ENDPOINT, WORKERS
@@ -285,3 +288,37 @@ def test_a_wrong_setting_is_told_before_anything_is_built(
     assert done.exit_code == 2
     assert WORKERS.name in done.output
     assert not (tmp_path / "state").exists()
+
+
+def test_ctrl_c_names_what_goes_on_and_how_it_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is said of a stack where nothing of one runs."""
+    begun: list[subprocess.Popen[bytes]] = []
+    state = tmp_path / "state"
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    def begins(*_: Any, **__: Any) -> None:
+        environment = {**os.environ, MARK: str(state)}
+        begun.append(subprocess.Popen(["sleep", "600"], env=environment))
+        # Until then its environment is this process's own.
+        wait_until(lambda: psutil.Process(begun[0].pid).name() == "sleep", 60)
+        raise KeyboardInterrupt
+
+    start = "transformer_serving.desk.local.stack.start"
+    monkeypatch.setattr(start, interrupted)
+    asked = ["up", "--monitoring", "--state", str(state)]
+    done = CliRunner().invoke(main, asked)
+    assert (done.exit_code, done.stderr.split()) == (1, ["Aborted!"])
+
+    monkeypatch.setattr(start, begins)
+    try:
+        done = CliRunner().invoke(main, asked)
+    finally:
+        begun[0].kill()
+        begun[0].wait()
+    assert done.exit_code == 1
+    assert f"end it: transformer-serving down --state {state}; or start the rest" in done.stderr
+    assert f"transformer-serving up --monitoring --state {state}\n" in done.stderr

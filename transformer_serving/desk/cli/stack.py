@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,14 +77,15 @@ def up(
         key_header(key)
         wanted.check(folder, ports, open_inference=open_inference, watched=monitoring, typed=typed)
     bundles = _demo_bundles(demo, phases) if demo else []
-    with phases.phase("start the stack"):
-        running = stack.start(
-            folder, ports, phases.report, open_inference=open_inference, watched=monitoring,
-            typed=typed,
-            settings={name: value for bundle in bundles for name, value in bundle.settings.items()},
-        )  # fmt: skip
-    _show_unheard(phases.console, running)
-    deployed = _deploy_demo(running, bundles, phases, key) if bundles else []
+    settings = {name: value for bundle in bundles for name, value in bundle.settings.items()}
+    with _what_goes_on_told(folder, typed):
+        with phases.phase("start the stack"):
+            running = stack.start(
+                folder, ports, phases.report, open_inference=open_inference, watched=monitoring,
+                settings=settings, typed=typed,
+            )  # fmt: skip
+        _show_unheard(phases.console, running)
+        deployed = _deploy_demo(running, bundles, phases, key) if bundles else []
     if as_json:
         rows = [asdict(done) for done, _ in deployed]
         times = dict(phases.times)
@@ -101,6 +104,24 @@ def up(
     _show_requests(phases.console, folder, deployed, key)
     look = Text.assemble("see it with ", (command_line("status", folder), "bold"))
     phases.console.print(look, soft_wrap=True)
+
+
+@contextmanager
+def _what_goes_on_told(state: Path, typed: str) -> Iterator[None]:
+    """After Ctrl-C, of what keeps its ports and its memory although this command has ended."""
+    from transformer_serving.desk.command_line import command_line
+    from transformer_serving.desk.local.supervision import leftovers
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if any(True for _ in leftovers(state)):
+            click.echo(
+                "what was started of the stack goes on; end it: "
+                f"{command_line('down', state)}; or start the rest: {command_line(typed, state)}",
+                err=True,
+            )
+        raise
 
 
 def _typed(demo: str | None, open_inference: int | None, *, monitoring: bool) -> str:
