@@ -73,6 +73,16 @@ def test_it_is_the_services_own_and_this_users_alone() -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+def test_another_deploy_is_told_of_only_where_there_is_one(tmp_path: Path) -> None:
+    lock, told = tmp_path / "deploy.lock", list[str]()
+    with one_at_a_time(lock, report=told.append):
+        assert told == []
+        second = one_at_a_time(lock, 0, report=told.append)
+        with pytest.raises(Failure, match="another deploy of this machine did not end"), second:
+            pass
+    assert told == ["waiting for another deploy of this machine to end"]
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "cache").touch()
     with (

@@ -135,8 +135,7 @@ def _added(target: DeployTarget, bundle: Bundle, endpoint: str, limit: TimeLimit
         # In a rollout of this bundle that may have been the candidate's answer.
         refuse_in_rollout(target, endpoint)
         return _begun(target, bundle, endpoint, present, changed=False)
-    limit.report("waiting for another deploy of this machine to end")
-    with one_at_a_time(target.lock):
+    with one_at_a_time(target.lock, report=limit.report):
         limit.report(f"asking whether {endpoint} is in a rollout")
         refuse_in_rollout(target, endpoint)
         target.cli.check_version()

@@ -59,8 +59,7 @@ def rollback(
 def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBack:
     registry, report = target.registry(), limit.report
     by_hand = target.command(f"deploy BUNDLE --endpoint {endpoint}")
-    report("waiting for another deploy of this machine to end")
-    with one_at_a_time(target.lock):
+    with one_at_a_time(target.lock, report=report):
         report(f"asking whether {endpoint} is in a rollout")
         refuse_in_rollout(target, endpoint)
         target.cli.check_version()

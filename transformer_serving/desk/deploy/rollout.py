@@ -151,8 +151,7 @@ def start(
     steps = (100.0,) if shadow else check_steps(steps)
     what = f"the candidate for {endpoint}"
     with within(timeout_s, what, report, look=target.look, spent=spent_s) as limit:
-        limit.report("waiting for another deploy of this machine to end")
-        with one_at_a_time(target.lock):
+        with one_at_a_time(target.lock, report=limit.report):
             limit.report(f"asking whether {endpoint} is in a rollout")
             old_model_id, cost = _checked(target, bundle, endpoint)
             _afforded(replace(cost, mirror=mirror, shadow=shadow), tell)
