@@ -108,3 +108,12 @@ def test_what_was_wished_goes_on_after_ctrl_c(
     assert "it goes on; look: transformer-serving rollout status texts" in output
     # A promotion can be called back until it is over.
     assert ("transformer-serving rollout abort texts" in output) == (command == "promote")
+
+
+def test_that_there_has_been_no_rollout_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = "transformer_serving.desk"
+    target = SimpleNamespace(cli=None)
+    monkeypatch.setattr(f"{desk}.cli.rollout.deploy_target", lambda _: target)
+    monkeypatch.setattr(f"{desk}.deploy.rollout_plans.read_all", lambda _: {})
+    assert said("status", code=0) == "no endpoint has had a rollout\n"
+    assert said("status", "--json", code=0) == "[]\n"

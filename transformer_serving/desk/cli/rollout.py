@@ -174,6 +174,8 @@ def status(endpoint: str | None, state: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_values(row) for row in rows], indent=2))
         return
+    if not rows:
+        click.echo("no endpoint has had a rollout")
     for row in rows:
         _print(row, as_json=False)
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from transformer_serving.desk.cli.options import json_option, name_of
+from transformer_serving.contract.naming import DEPLOYED, name_fault
+from transformer_serving.desk.cli.options import json_option
 from transformer_serving.desk.cli.tables import table_console, whole_table
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ _MODEL_ID = "$MODEL_ID"
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
-    "--endpoint", metavar="NAME", help="Name in the printed lines.  [default: the folder's]"
+    "--endpoint",
+    metavar="NAME",
+    help="Name in the printed lines.  [default: the folder's, where that can be one]",
 )
 @json_option
 def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
@@ -40,8 +43,9 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
     from transformer_serving.desk.deploy.endpoint import check_name
 
     opened = open_bundle(bundle)
-    name = name_of(bundle, endpoint, "--endpoint")
-    check_name(name)
+    if endpoint is not None:
+        check_name(endpoint)
+    name = endpoint or _usual_name(bundle)
     commands = {"upload": upload_line(opened, name), "add": add_line(opened, name)}
     if as_json:
         values = {
@@ -63,6 +67,12 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
         "and\nCLEARML_FILES_HOST the file server (on the embedded stack both come from "
         f"'{command_line('env')}'):\n\n{commands['upload']}\n\n{commands['add']}"
     )
+
+
+def _usual_name(bundle: Path) -> str:
+    """The folder's; of one that nothing can be served as, the word that stands for a name."""
+    name = bundle.resolve().name
+    return "NAME" if name_fault(name, DEPLOYED) else name
 
 
 def upload_line(bundle: Bundle, endpoint: str) -> str:
