@@ -5,7 +5,7 @@ Tested by tests/deploy/test_rollback.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -14,7 +14,14 @@ from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
 from transformer_serving.desk.deploy.endpoint import add_and_look, until_golden
 from transformer_serving.desk.deploy.present import asked_for
-from transformer_serving.desk.deploy.registry import GOAL, LEAVING, ModelRegistry, Registered, split
+from transformer_serving.desk.deploy.registry import (
+    GOAL,
+    LEAVING,
+    WITHDRAWN,
+    ModelRegistry,
+    Registered,
+    split,
+)
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import OutOfTime, TimeLimit, lift_alarm, within
@@ -148,11 +155,19 @@ def _way_back(
         return next(left, None), present
     if before is None:
         raise Failure(
-            f"'{endpoint}' served no other bundle before this one; deploy the one you want: "
-            f"{by_hand}",
+            f"'{endpoint}' served no other bundle before this one{_but(rows, present)}; deploy the "
+            f"one you want: {by_hand}",
             exit_code=2,
         )
     return present, before
+
+
+def _but(rows: Sequence[Registered], present: Registered | None) -> str:
+    """Those that rollbacks left, which no further one goes to."""
+    here = present.bundle_version if present else None
+    left = [row.bundle_version for row in rows if {WITHDRAWN, LEAVING} & set(row.tags)]
+    named = ", ".join(str(version) for version in dict.fromkeys(left) if version != here)
+    return f" but what was rolled back since ({named}), whose folders you may have" if named else ""
 
 
 def _late(url: str, to: Registered) -> str:
