@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 
 from tests.tiny_models import save_classifier
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.heads import ENDPOINT_TASKS
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES, open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
@@ -306,3 +307,17 @@ def test_a_conversion_that_is_ended_leaves_nothing(
         signal.signal(signal.SIGTERM, before)
     assert (done.exit_code, done.output.splitlines()[-1]) == (1, "Aborted!")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_that_there_is_not_is_refused_before_the_model_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = "transformer_serving.desk.convert.open_source"
+    monkeypatch.setattr(opened, lambda *_, **__: pytest.fail("it was opened"))
+    asked = ["convert", "someone/a-model", "--output", str(tmp_path / "b"), "--task", "chat"]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 2
+    shown = CliRunner().invoke(main, ["convert", "--help"]).output
+    for task in ENDPOINT_TASKS:
+        assert f"'{task}'" in done.output
+        assert task in "".join(shown.split())

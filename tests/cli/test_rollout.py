@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from tests.stack.small_bundles import write_small
 from transformer_serving.contract.rollout import OVER, Plan, State
 from transformer_serving.desk.cli import main
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.deploy.rollout_plans import Rollout
 
 
@@ -98,10 +100,20 @@ def test_what_was_wished_goes_on_after_ctrl_c(
         raise KeyboardInterrupt
 
     desk = "transformer_serving.desk"
-    monkeypatch.setattr(f"{desk}.cli.rollout.deploy_target", lambda _: None)
+    target = SimpleNamespace(command=command_line)
+    monkeypatch.setattr(f"{desk}.cli.rollout.deploy_target", lambda _: target)
     monkeypatch.setattr(f"{desk}.deploy.rollout.wish", lambda *_: Rollout(plan, None))
     monkeypatch.setattr(f"{desk}.deploy.rollout.watch", watch)
     output = said(command, "texts", *(["--json"] if as_json else []), code=1)
     assert "it goes on; look: transformer-serving rollout status texts" in output
     # A promotion can be called back until it is over.
     assert ("transformer-serving rollout abort texts" in output) == (command == "promote")
+
+
+def test_that_there_has_been_no_rollout_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = "transformer_serving.desk"
+    target = SimpleNamespace(cli=None)
+    monkeypatch.setattr(f"{desk}.cli.rollout.deploy_target", lambda _: target)
+    monkeypatch.setattr(f"{desk}.deploy.rollout_plans.read_all", lambda _: {})
+    assert said("status", code=0) == "no endpoint has had a rollout\n"
+    assert said("status", "--json", code=0) == "[]\n"

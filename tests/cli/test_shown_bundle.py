@@ -19,20 +19,30 @@ def said(*arguments: str, code: int = 0) -> str:
     return " ".join(done.output.split())
 
 
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [(("show",), "--endpoint"), (("repository", "--output", "out"), "--name")],
-)
+@pytest.mark.parametrize("folder", ["my bundle", "bündle"])
 def test_a_folder_whose_name_is_none_asks_for_one(
-    command: tuple[str, ...], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_small(tmp_path / "my bundle")
-    assert f"its folder's is 'my bundle', so give {option} NAME" in said(
-        *command, "my bundle", code=2
-    )
-    assert "give --" not in said(*command, "my bundle", option, "no name", code=2)
-    assert "named" in said(*command, "my bundle", option, "named")
+    write_small(tmp_path / folder)
+    asked = ("repository", folder, "--output", "out")
+    assert f"its folder's is '{folder}', so give --name NAME" in said(*asked, code=2)
+    assert "give --" not in said(*asked, "--name", "no name", code=2)
+    assert "named" in said(*asked, "--name", "named")
+
+
+@pytest.mark.parametrize("folder", ["my bundle", "bündle"])
+def test_a_folder_whose_name_is_none_is_shown_with_a_word_in_its_place(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = write_small(tmp_path / folder)
+    shown = said("show", folder)
+    assert f"deploy '{folder}' --endpoint NAME Or with" in shown
+    assert str(bundle.manifest.bundle_version) in shown
+    assert "/bundles/NAME-" in json.loads(said("show", folder, "--json"))["commands"]["upload"]
+    assert "--endpoint named Or with" in said("show", folder, "--endpoint", "named")
+    said("show", folder, "--endpoint", "no name", code=2)
 
 
 @pytest.mark.parametrize(

@@ -32,12 +32,26 @@ def test_signs_of_rich_are_shown() -> None:
         "name": "triton", "pid": None, "port": 1, "address": None, "health": "[/no]",
         "version": "1",
     }  # fmt: skip
-    values = {"parts": [part], "endpoints": endpoints, "rollouts": [], "open_tritons": []}
+    values = {
+        "parts": [part],
+        "endpoints": endpoints,
+        "rollouts": [],
+        "open_tritons": [],
+        "running": True,
+    }
     page = io.StringIO()
     Console(file=page, width=300).print(_status_tables(Path("/w/[/x]/.stack"), values))
     text = page.getvalue()
     for shown in (*NAMES, *REASONS, "[/no]", "stack in /w/[/x]/.stack"):
         assert shown in text
+
+
+def test_a_stack_that_is_down_is_said_to_be_with_what_starts_it() -> None:
+    values = {"parts": [], "endpoints": [], "rollouts": [], "open_tritons": [], "running": False}
+    page = io.StringIO()
+    Console(file=page, width=300).print(_status_tables(Path("/w/other"), values))
+    line = "the stack is down; start it: transformer-serving up --state /w/other"
+    assert line in page.getvalue().splitlines()
 
 
 def columns(table: RenderableType, width: int) -> list[str]:
@@ -67,7 +81,13 @@ def test_a_narrow_terminal_cuts_nothing(width: int) -> None:
         "name": "control-plane", "pid": 4194304, "port": 65535, "address": None,
         "health": "HTTPConnectionPool(host='127.0.0.1',port=65535): no answer", "version": "1.2.3",
     }  # fmt: skip
-    values = {"parts": [part], "endpoints": rows, "rollouts": [], "open_tritons": []}
+    values = {
+        "parts": [part],
+        "endpoints": rows,
+        "rollouts": [],
+        "open_tritons": [],
+        "running": True,
+    }
     seen = columns(_status_tables(Path("/w/.stack"), values), width)
     told = [row[name] for row in rows for name in ("endpoint", "bundle_version", "reason")]
     for shown in (*told, "transformer_model", part["name"], part["health"], part["pid"]):

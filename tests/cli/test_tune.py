@@ -16,6 +16,7 @@ from tests.tune.test_knobs import USUAL
 from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.cli.tune import line, table, values
+from transformer_serving.desk.deploy.target import TARGET_VARIABLES
 from transformer_serving.desk.tune.search import Raced, Rival, Verdict
 from transformer_serving.desk.tune.tuning import Tuned
 
@@ -42,6 +43,18 @@ def test_what_cannot_be_is_refused_before_anything_starts(
     done = CliRunner().invoke(main, ["tune", *arguments, "--state", str(tmp_path / "state")])
     assert done.exit_code == 2
     assert said in " ".join(done.output.split())
+
+
+def test_without_a_stack_nothing_is_made_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in TARGET_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    state = tmp_path / "state"
+    done = CliRunner().invoke(main, ["tune", "name", "--lengths", "8", "--state", str(state)])
+    assert done.exit_code == 2
+    assert f"no stack in {state}" in done.output
+    assert not state.exists()
 
 
 def test_the_table_and_the_verdict_have_bounds() -> None:

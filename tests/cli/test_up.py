@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shlex
 import socket
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
+import psutil
 import pytest
 from click.testing import CliRunner
 
+from tests.engine.triton_server import wait_until
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main, stack
 from transformer_serving.desk.cli.stack import up
@@ -24,9 +29,10 @@ from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.golden import Reply
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.stack import check_ports
+from transformer_serving.desk.local.record import MARK, Ports
 from transformer_serving.desk.local.supervision import Supervisor
-from transformer_serving.gateway.settings import GENERATE_ENDPOINT
+from transformer_serving.desk.local.wanted import check_ports
+from transformer_serving.gateway.settings import GENERATE_ENDPOINT, WORKERS
 
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
 
@@ -64,6 +70,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     running = SimpleNamespace(target=lambda: target, unheard=())
     desk = "transformer_serving.desk"
     monkeypatch.setattr(f"{desk}.local.stack.start", lambda *_, **__: running)
+    monkeypatch.setattr(f"{desk}.local.wanted.check", lambda *_, **__: None)
     monkeypatch.setattr(f"{desk}.bundle.folder.open_bundle", lambda path: None)
     monkeypatch.setattr(f"{desk}.deploy.endpoint.deploy_together", deployed)
     monkeypatch.setattr(f"{desk}.deploy.golden.ask", answered)
@@ -247,6 +254,71 @@ def test_a_taken_port_is_moved_by_its_own_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Failure, match=f"{port} for open inference .* --open-inference PORT$"):
-            check_ports({"open_inference": port})
-        with pytest.raises(Failure, match=f"{port} for inference .* with --port-base N$"):
-            check_ports({"inference": port})
+            check_ports({"open_inference": port}, "up")
+        with pytest.raises(Failure, match=f"{port} for inference .* all ports: up$"):
+            check_ports({"inference": port}, "up")
+
+
+def test_a_taken_port_is_told_with_the_whole_line_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack, "_demo_bundles", lambda *_: pytest.fail("it was built"))
+    state = tmp_path / "state"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        asked = ["up", "--demo", "--open-inference", "2000", "--state", str(state)]
+        done = CliRunner().invoke(main, [*asked, "--port-base", str(port)])
+        assert done.exit_code == 2
+        line = done.output.strip().partition("move all ports: transformer-serving ")[2]
+        words = shlex.split(line)
+        base = int(words[words.index("--port-base") + 1])
+        for name, free in asdict(Ports.from_base(base)).items():
+            check_ports({name: free}, "up")
+    wanted = ["up", "--demo", "texts", "--open-inference", "2000", "--port-base", str(base)]
+    assert words == [*wanted, "--state", str(state)]
+    assert up.make_context("up", words[1:]).params["demo"] == "texts"
+
+
+def test_a_wrong_setting_is_told_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack, "_demo_bundles", lambda *_: pytest.fail("it was built"))
+    monkeypatch.setenv(WORKERS.name, "none")
+    done = CliRunner().invoke(main, ["up", "--demo", "--state", str(tmp_path / "state")])
+    assert done.exit_code == 2
+    assert WORKERS.name in done.output
+    assert not (tmp_path / "state").exists()
+
+
+def test_ctrl_c_names_what_goes_on_and_how_it_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is said of a stack where nothing of one runs."""
+    begun: list[subprocess.Popen[bytes]] = []
+    state = tmp_path / "state"
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    def begins(*_: Any, **__: Any) -> None:
+        environment = {**os.environ, MARK: str(state)}
+        begun.append(subprocess.Popen(["sleep", "600"], env=environment))
+        # Until then its environment is this process's own.
+        wait_until(lambda: psutil.Process(begun[0].pid).name() == "sleep", 60)
+        raise KeyboardInterrupt
+
+    start = "transformer_serving.desk.local.stack.start"
+    monkeypatch.setattr(start, interrupted)
+    asked = ["up", "--monitoring", "--state", str(state)]
+    done = CliRunner().invoke(main, asked)
+    assert (done.exit_code, done.stderr.split()) == (1, ["Aborted!"])
+
+    monkeypatch.setattr(start, begins)
+    try:
+        done = CliRunner().invoke(main, asked)
+    finally:
+        begun[0].kill()
+        begun[0].wait()
+    assert done.exit_code == 1
+    assert f"end it: transformer-serving down --state {state}; or start the rest" in done.stderr
+    assert f"transformer-serving up --monitoring --state {state}\n" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,22 @@ def test_a_bundle_that_is_gone_is_built_again(tmp_path: Path) -> None:
     # Writing it again with the same model fails too: there is none.
     assert built == [tmp_path]
     assert "writing the bundles again" in told[0]
+
+
+def test_who_waits_for_another_build_says_so(tmp_path: Path) -> None:
+    told: list[str] = []
+    first: Future[None] = Future()
+
+    def tell(step: str) -> None:
+        told.append(step)
+        first.set_result(None)
+
+    with ThreadPoolExecutor(1) as threads, kept._alone(tmp_path, told.append):
+        recipe = kept.Recipe(("none",), "a", lambda target: None)
+        second = threads.submit(kept.bring_up_to_date, tmp_path, recipe, tell)
+        first.result(60)
+        assert not second.done()
+    assert told == [f"waiting for another build in {tmp_path} to end"]
 
 
 def test_what_a_killed_build_left_is_removed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.deploy.golden import Reply
 from transformer_serving.desk.deploy.registry import SERVED, ModelRegistry, Registered
 
@@ -85,6 +86,9 @@ class Target:
 
     def check_version(self) -> None:
         pass
+
+    def command(self, words: str) -> str:
+        return command_line(words)
 
     def url(self, name: str) -> str:
         return f"http://front/{name}"

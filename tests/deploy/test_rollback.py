@@ -66,7 +66,7 @@ def test_a_bundle_is_fetched_from_any_store_that_clearml_reads(tmp_path: Path) -
     number = bundle.manifest.bundle_version
     stored = Registered("m", number, f"file://{tmp_path}/model.zip", (SERVED,))
     registry = ModelRegistry(ClearmlApi({"CLEARML_CONFIG_FILE": str(tmp_path / "none")}), "0" * 32)
-    with rollback._fetched(registry, NAME, stored) as found:
+    with rollback._fetched(registry, stored, f"deploy BUNDLE --endpoint {NAME}") as found:
         assert found.manifest == bundle.manifest
         assert found.preprocess.read_bytes() == bundle.preprocess.read_bytes()
     # A folder's file is the user's own.
@@ -74,7 +74,7 @@ def test_a_bundle_is_fetched_from_any_store_that_clearml_reads(tmp_path: Path) -
     way_on = f"not there, .* serve bundle {number}, or another one, .* deploy BUNDLE --endpoint"
     with (
         pytest.raises(Failure, match=way_on),
-        rollback._fetched(registry, NAME, stored),
+        rollback._fetched(registry, stored, f"deploy BUNDLE --endpoint {NAME}"),
     ):
         pass
 
@@ -279,7 +279,7 @@ def test_the_only_bundle_there_ever_was_has_none_before_it(
     target = play(Target(tmp_path, "b", b=bundles["b"]))
     target.answering = None
     deploy(target, bundles["b"])
-    with pytest.raises(Failure, match="served no other bundle before this one") as refused:
+    with pytest.raises(Failure, match="served no other bundle before this one; deploy") as refused:
         go_back(target)
     assert refused.value.exit_code == 2
 
@@ -412,6 +412,21 @@ def test_a_rollback_that_was_interrupted_is_ended_by_the_next_one(
     assert target.configured == "b"
     assert target.tags == {"a": SERVED, "b": SERVED, "uploaded2": WITHDRAWN}
     assert go_back(target).model_id == "a"
+
+
+def test_what_was_rolled_back_is_named_where_there_is_nothing_else_to_go_back_to(
+    target: Target,
+) -> None:
+    number = target.bundle("b").manifest.bundle_version
+    assert go_back(target).withdrawn_version == number
+    target.answering = target.bundle("a")
+    with pytest.raises(Failure) as refused:
+        go_back(target)
+    assert str(refused.value) == (
+        f"'{NAME}' served no other bundle before this one but what was rolled back since "
+        f"({number}), whose folders you may have; deploy the one you want: transformer-serving "
+        f"deploy BUNDLE --endpoint {NAME}"
+    )
 
 
 def test_one_that_was_interrupted_before_it_added_anything_is_begun_anew(

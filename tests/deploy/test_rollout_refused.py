@@ -12,6 +12,7 @@ import pytest
 from tests.stack.small_bundles import write_small
 from transformer_serving.contract.rollout import Allowed, candidate_name
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.deploy import rollout
 from transformer_serving.desk.deploy.registry import Registered
 from transformer_serving.desk.deploy.rollout import Cost
@@ -33,6 +34,9 @@ class Unchanged:
 
     def check_version(self) -> None:
         pass
+
+    def command(self, words: str) -> str:
+        return command_line(words)
 
     def run(self, *command: str) -> str:
         assert command == ("model", "list")

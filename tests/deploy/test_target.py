@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
+import shlex
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,16 @@ def test_it_is_the_services_own_and_this_users_alone() -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+def test_another_deploy_is_told_of_only_where_there_is_one(tmp_path: Path) -> None:
+    lock, told = tmp_path / "deploy.lock", list[str]()
+    with one_at_a_time(lock, report=told.append):
+        assert told == []
+        second = one_at_a_time(lock, 0, report=told.append)
+        with pytest.raises(Failure, match="another deploy of this machine did not end"), second:
+            pass
+    assert told == ["waiting for another deploy of this machine to end"]
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "cache").touch()
     with (
@@ -132,7 +143,10 @@ def test_status_is_named_for_the_embedded_stack_alone() -> None:
     target = target_of(NAMED)
     assert target is not None
     assert target.look == f"{STATE / 'controller.json'} in the Triton container"
-    assert replace(target, triton="2.51.0").look == "transformer-serving status"
+    embedded = replace(target, triton="2.51.0")
+    assert embedded.look == "transformer-serving status"
+    other = replace(embedded, state=Path("/x/an other"))
+    assert other.look == "transformer-serving status --state '/x/an other'"
 
 
 def test_a_stack_that_is_down_says_how_the_named_server_is_reached(
@@ -146,7 +160,10 @@ def test_a_stack_that_is_down_says_how_the_named_server_is_reached(
     with pytest.raises(Failure) as refused:
         deploy_target(None)
     assert str(refused.value) == f"{down}{how}--state none"
-    assert deploy_target("none").serve_url == "http://127.0.0.1:9"
+    named = deploy_target("none")
+    assert named.serve_url == "http://127.0.0.1:9"
+    # Without it the line would be about the stack.
+    assert shlex.split(named.command("rollback x"))[3:] == ["--state", str(state_directory("none"))]
     # Those of `transformer-serving env` are this stack's own.
     monkeypatch.setenv("CLEARML_SERVING_TASK_ID", "0" * 32)
     with pytest.raises(Failure) as refused:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from tests.doctor.conftest import CLI, ROOT, Scene
 from transformer_serving.desk.cli import main
+from transformer_serving.desk.command_line import STATE_VARIABLE
 from transformer_serving.desk.doctor import clearml, gateway, log_lines
 from transformer_serving.desk.doctor.finding import OK, SKIPPED, WARNING, Finding
 from transformer_serving.desk.doctor.subject import subject_of
@@ -22,7 +23,6 @@ from transformer_serving.desk.doctor.table import CHECKS
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import LOGIN
-from transformer_serving.desk.local.record import STATE_VARIABLE
 
 
 def doctor(scene: Scene, *arguments: str, code: int = 0, is_state_named: bool = True) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 import socket
 import sysconfig
 import time
@@ -57,7 +58,8 @@ def test_a_healthy_environment_is_silent(scene: Scene) -> None:
     skipped = {row.finding.why for row in named if row.finding.status == SKIPPED}
     assert skipped == {
         "demo-triton-1: it has no Python to ask with",
-        "the embedded stack is down; start it: transformer-serving up",
+        "the embedded stack is down; start it: transformer-serving up --state "
+        + shlex.quote(str(scene.subject.state)),
         "no embedded control plane has stored anything here",
         "no CLEARML_DEFAULT_BASE_SERVE_URL: give --env-file, or start a stack",
     }

@@ -156,13 +156,26 @@ def test_a_failed_proof_stays_failed_while_it_is_tried_again() -> None:
     away = failed_again(refused, "a", "Triton went away", 60.0, kind=Kind.AWAY)
     loading = failed_again(refused, "a", "no memory", 60.0)
 
-    def proof(failure: FailedChange, *now: str) -> str:
+    def proof(failure: FailedChange, *now: str) -> str | None:
         failures = {("m", "a"): failure}
         return endpoint_rows(None, [], records, failures, {}, Proving(now, lambda _: None))[0].proof
 
     assert proof(refused) == proof(refused, "m") == proof(away, "m") == proof(away) == "failed"
     assert proof(loading) == "unproven"
     assert proof(loading, "m") == "proving"
+
+
+def test_of_the_first_bundle_nothing_is_said_between_its_proof_and_its_service() -> None:
+    """It may have passed, and is not the one in service yet."""
+    served = Served("m", "m", "id", None, "", FIELDS, "b", "c")
+
+    def proof(*now: str) -> tuple[str | None, str | None]:
+        proving = Proving(now, lambda _: None)
+        [row] = endpoint_rows({"m": served}, [], {}, {}, {}, proving)
+        return row.proof, row.reason
+
+    assert proof("m")[0] == "proving"
+    assert proof() == (None, "loading")
 
 
 def test_only_changes_are_told() -> None:

@@ -94,7 +94,7 @@ def test_two_that_start_make_one_service(tmp_path: Path, monkeypatch: pytest.Mon
         return record
 
     monkeypatch.setattr(stack, "_start_parts", parts)
-    monkeypatch.setattr(stack, "check_ports", lambda _: None)
+    monkeypatch.setattr(stack, "check_ports", lambda *_: None)
     monkeypatch.setattr(Supervisor, "is_up", lambda _: bool(up))
     monkeypatch.setattr(Supervisor, "start", lambda _, _settings: up.append(True))
     found: list[StackRecord] = []

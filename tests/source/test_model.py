@@ -368,7 +368,7 @@ def test_labels_that_nobody_else_has_read_are_refused(
         ("token-classification", "no trained head for token-classification"),
         ("question-answering", "ForQuestionAnswering"),
         ("rerank", "one score for each pair, and this model has 3"),
-        ("chat", "cannot be served; choose one of"),
+        ("chat", "cannot be served; choose one of .*, text-generation$"),
     ],
 )
 def test_a_task_that_the_weights_are_not_for_is_refused(

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -128,7 +129,8 @@ def test_a_backup_while_it_serves_is_restored_where_nothing_runs(
     assert done["bytes"] == file.stat().st_size
     pids = [part["pid"] for part in plain.json("status")["parts"]]
     said = plain.run("restore", str(file), code=2)
-    assert "the stack runs; stop it first: transformer-serving down" in said
+    named = re.escape(shlex.quote(str(plain.state)))
+    assert re.search(f"; stop it first: .*transformer-serving down --state {named}$", said)
     assert [part["pid"] for part in plain.json("status")["parts"]] == pids
     other = Stack(tmp_path / "other", plain.base)
     assert f"{file} is restored; what was there is kept in" in other.run("restore", str(file))
@@ -183,4 +185,4 @@ def test_without_a_stack_the_fix_is_named(command: str, tmp_path: Path) -> None:
         capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "transformer-serving up" in done.stderr
+    assert f"transformer-serving up --state {tmp_path}'" in done.stderr

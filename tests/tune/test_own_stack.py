@@ -13,8 +13,8 @@ import pytest
 from tests.tune.test_knobs import USUAL
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.command_line import STATE_VARIABLE
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.record import STATE_VARIABLE
 from transformer_serving.desk.tune import own_stack
 from transformer_serving.desk.tune.own_stack import environment_of
 from transformer_serving.gateway.access import ACCESS

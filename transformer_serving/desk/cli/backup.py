@@ -38,20 +38,21 @@ def backup(file: Path, state: str | None, as_json: bool) -> None:
 @json_option
 def restore(file: Path, state: str | None, as_json: bool) -> None:
     """Put a backup in place of the data of a stack that is down; the old data is kept."""
+    from transformer_serving.desk.command_line import command_line
     from transformer_serving.desk.local.backup import restore as put_back
     from transformer_serving.desk.local.record import state_directory
     from transformer_serving.desk.local.supervision import Supervisor
 
     folder = state_directory(state)
     if Supervisor(folder).is_up():
-        raise Failure("the stack runs; stop it first: transformer-serving down", exit_code=2)
+        raise Failure(f"the stack runs; stop it first: {command_line('down', folder)}", exit_code=2)
     with interruptible():
         done = put_back(folder, file)
     if as_json:
         click.echo(json.dumps(done, indent=2))
         return
     click.echo(f"{file} is restored; what was there is kept in {done['kept']}")
-    click.echo("start it with transformer-serving up")
+    click.echo(f"start it with {command_line('up', folder)}")
 
 
 COMMANDS = (backup, restore)

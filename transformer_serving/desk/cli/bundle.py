@@ -6,6 +6,7 @@ Tested by tests/own_engine/test_writer.py and tests/cli/test_ended.py.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from transformer_serving.desk.cli.options import (
     state_option,
 )
 from transformer_serving.desk.cli.signing import signing
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.interruption import interruptible
 
@@ -113,7 +115,7 @@ def _say(done: Any, output: Path, *, as_json: bool) -> None:
         f"bundle {manifest.bundle_version} for {manifest.task} in {output} ({manifest.engine}, "
         f"{manifest.precision}); {manifest.parity['unverified']}\n"
         f"its golden answer: {json.dumps(manifest.golden.answer, ensure_ascii=False)[:300]}\n"
-        f"serve it: transformer-serving deploy {output} --endpoint NAME"
+        f"serve it: {command_line(f'deploy {shlex.quote(str(output))} --endpoint NAME')}"
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from transformer_serving.contract.heads import ENDPOINT_TASKS, GENERATION
 from transformer_serving.desk.cli.engine_parameters import (
     engine_parameter_options,
     taken_parameters,
@@ -25,6 +26,7 @@ from transformer_serving.desk.cli.options import (
     sign_option,
 )
 from transformer_serving.desk.cli.signing import signing
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import interruptible
 
@@ -44,7 +46,9 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE",
               help="Folder of the new bundle; an older bundle there is replaced.")  # fmt: skip
-@click.option("--task", default="auto", show_default=True, help="What the endpoint answers.")
+@click.option("--task", type=click.Choice(["auto", *ENDPOINT_TASKS]), default="auto",
+              show_default=True, help="What the endpoint answers; auto: as the model's files "
+              f"say, {GENERATION} never.")  # fmt: skip
 @click.option("--engine", "engines", type=engine_choice, multiple=True, default=["openvino"],
               show_default=True, help="What runs the model in Triton; further ones are only "
               "compared.")  # fmt: skip
@@ -195,7 +199,7 @@ def _say(console: Console, done: Converted, output: Path) -> None:
         f"({manifest.engine}, {manifest.precision}); {_found(done)}",
         soft_wrap=True,
     )
-    deploy = f"transformer-serving deploy {shlex.quote(str(output))} --endpoint NAME"
+    deploy = command_line(f"deploy {shlex.quote(str(output))} --endpoint NAME")
     console.print(f"serve it: {deploy}", soft_wrap=True)
 
 

@@ -113,6 +113,7 @@ def deploy_target(state: str | None) -> DeployTarget:
 
     Raises Failure for a stack that is not running, and (exit code 2) where there is neither.
     """
+    from transformer_serving.desk.command_line import command_line
     from transformer_serving.desk.local.record import load_record, state_directory
     from transformer_serving.desk.local.stack import Stack
     from transformer_serving.desk.local.supervision import Supervisor
@@ -124,7 +125,7 @@ def deploy_target(state: str | None) -> DeployTarget:
     supervisor = Supervisor(folder)
     if not supervisor.is_up() or record.serving_id is None:
         raise Failure(
-            f"the stack in {folder} is not running; start it with 'transformer-serving up'"
+            f"the stack in {folder} is not running; start it with '{command_line('up', folder)}'"
             f"{_other_server(record.serving_id)}"
         )
     return Stack(folder, record, supervisor).target()
@@ -144,23 +145,23 @@ def _other_server(serving_id: str | None) -> str:
 
 
 def _named_target(state: Path) -> DeployTarget:
+    from transformer_serving.desk.command_line import STATE_VARIABLE, command_line
     from transformer_serving.desk.deploy.target import TARGET_VARIABLES, target_of
     from transformer_serving.desk.http import LOGIN, has_login
-    from transformer_serving.desk.local.record import STATE_VARIABLE
 
     target = target_of(os.environ)
     if target is None:
         missing = ", ".join(name for name in TARGET_VARIABLES if not os.environ.get(name))
         raise Failure(
-            f"no stack in {state}; start one with 'transformer-serving up', or name its folder "
-            f"with --state or {STATE_VARIABLE}; for a ClearML server of your own set {missing}, "
-            "as clearml.conf is not read for them",
+            f"no stack in {state}; start one with '{command_line('up', state)}', or name its "
+            f"folder with --state or {STATE_VARIABLE}; for a ClearML server of your own set "
+            f"{missing}, as clearml.conf is not read for them",
             exit_code=2,
         )
     for name in TARGET_VARIABLES:
         if name.endswith(("_HOST", "_URL")) and has_login(os.environ[name]):
             raise Failure(f"{name}: {LOGIN}", exit_code=2)
-    return target
+    return replace(target, state=state)
 
 
 COMMANDS = (deploy, rollback, remove)

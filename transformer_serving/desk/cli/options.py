@@ -24,7 +24,7 @@ def name_of(bundle: Path, given: str | None, option: str) -> str:
     name = bundle.resolve().name
     if fault := name_fault(name, DEPLOYED):
         raise Failure(
-            f"{fault}; its folder's is {ascii(name)[:80]}, so give {option} NAME", exit_code=2
+            f"{fault}; its folder's is {repr(name)[:80]}, so give {option} NAME", exit_code=2
         )
     return name
 

@@ -174,6 +174,8 @@ def status(endpoint: str | None, state: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_values(row) for row in rows], indent=2))
         return
+    if not rows:
+        click.echo("no endpoint has had a rollout")
     for row in rows:
         _print(row, as_json=False)
 
@@ -210,9 +212,9 @@ def _end(endpoint: str, wanted: str, state: str | None, as_json: bool) -> None:
     try:
         *_, last = watch(target, asked.plan)
     except KeyboardInterrupt:
-        _tell(_goes_on(endpoint))
+        _tell(_goes_on(target, endpoint))
         if wanted == PROMOTE:
-            _tell(f"to call it back: transformer-serving rollout abort {endpoint}")
+            _tell(f"to call it back: {target.command(f'rollout abort {endpoint}')}")
         sys.exit(1)
     _print(last, as_json)
     outcome = last.state.outcome if last.state else ""
@@ -229,7 +231,7 @@ def _watch(target: DeployTarget, begun: Rollout, as_json: bool) -> None:
             if not as_json:
                 _print(last, as_json=False)
     except KeyboardInterrupt:
-        _tell(_goes_on(begun.plan.endpoint))
+        _tell(_goes_on(target, begun.plan.endpoint))
         return
     if as_json:
         _print(last, as_json=True)
@@ -237,8 +239,8 @@ def _watch(target: DeployTarget, begun: Rollout, as_json: bool) -> None:
         sys.exit(_WENT_BACK_CODE)
 
 
-def _goes_on(endpoint: str) -> str:
-    return f"it goes on; look: transformer-serving rollout status {endpoint}"
+def _goes_on(target: DeployTarget, endpoint: str) -> str:
+    return f"it goes on; look: {target.command(f'rollout status {endpoint}')}"
 
 
 def _tell(line: str) -> None:

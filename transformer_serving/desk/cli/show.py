@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from transformer_serving.desk.cli.options import json_option, name_of
+from transformer_serving.contract.naming import DEPLOYED, name_fault
+from transformer_serving.desk.cli.options import json_option
 from transformer_serving.desk.cli.tables import table_console, whole_table
 
 if TYPE_CHECKING:
@@ -30,17 +31,21 @@ _MODEL_ID = "$MODEL_ID"
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
-    "--endpoint", metavar="NAME", help="Name in the printed lines.  [default: the folder's]"
+    "--endpoint",
+    metavar="NAME",
+    help="Name in the printed lines.  [default: the folder's, where that can be one]",
 )
 @json_option
 def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
     """Print BUNDLE and the clearml-serving commands that upload and add it."""
     from transformer_serving.desk.bundle.folder import open_bundle
+    from transformer_serving.desk.command_line import command_line
     from transformer_serving.desk.deploy.endpoint import check_name
 
     opened = open_bundle(bundle)
-    name = name_of(bundle, endpoint, "--endpoint")
-    check_name(name)
+    if endpoint is not None:
+        check_name(endpoint)
+    name = endpoint or _usual_name(bundle)
     commands = {"upload": upload_line(opened, name), "add": add_line(opened, name)}
     if as_json:
         values = {
@@ -55,14 +60,19 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
     console.print(_facts(opened))
     console.print(_tensors(opened))
     console.print(_files(opened))
-    click.echo(
-        f"\nServe it:\n\ntransformer-serving deploy {shlex.quote(str(bundle))} --endpoint {name}"
-    )
+    serve = command_line(f"deploy {shlex.quote(str(bundle))} --endpoint {name}")
+    click.echo(f"\nServe it:\n\n{serve}")
     click.echo(
         "\nOr with ClearML's own commands, once CLEARML_SERVING_TASK_ID names the serving service "
         "and\nCLEARML_FILES_HOST the file server (on the embedded stack both come from "
-        f"'transformer-serving env'):\n\n{commands['upload']}\n\n{commands['add']}"
+        f"'{command_line('env')}'):\n\n{commands['upload']}\n\n{commands['add']}"
     )
+
+
+def _usual_name(bundle: Path) -> str:
+    """The folder's; of one that nothing can be served as, the word that stands for a name."""
+    name = bundle.resolve().name
+    return "NAME" if name_fault(name, DEPLOYED) else name
 
 
 def upload_line(bundle: Bundle, endpoint: str) -> str:

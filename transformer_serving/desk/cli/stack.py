@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,25 +64,28 @@ def up(
     from rich.text import Text
 
     from transformer_serving.desk.cli.progress import Phases, plain_console
-    from transformer_serving.desk.local import stack
-    from transformer_serving.desk.local.environment import check_libpython
+    from transformer_serving.desk.command_line import command_line
+    from transformer_serving.desk.local import stack, wanted
     from transformer_serving.desk.local.record import Ports, state_directory
 
-    if demo:
-        # Both are refused before anything is built.
-        key_header(key)
-        check_libpython()
     folder = state_directory(state)
     phases = Phases(plain_console(stderr=as_json))
     ports = None if port_base is None else Ports.from_base(port_base)
+    typed = _typed(demo, open_inference, monitoring=monitoring)
+    if demo:
+        # What is refused is refused before anything is built.
+        key_header(key)
+        wanted.check(folder, ports, open_inference=open_inference, watched=monitoring, typed=typed)
     bundles = _demo_bundles(demo, phases) if demo else []
-    with phases.phase("start the stack"):
-        running = stack.start(
-            folder, ports, phases.report, open_inference=open_inference, watched=monitoring,
-            settings={name: value for bundle in bundles for name, value in bundle.settings.items()},
-        )  # fmt: skip
-    _show_unheard(phases.console, running)
-    deployed = _deploy_demo(running, bundles, phases, key) if bundles else []
+    settings = {name: value for bundle in bundles for name, value in bundle.settings.items()}
+    with _what_goes_on_told(folder, typed):
+        with phases.phase("start the stack"):
+            running = stack.start(
+                folder, ports, phases.report, open_inference=open_inference, watched=monitoring,
+                settings=settings, typed=typed,
+            )  # fmt: skip
+        _show_unheard(phases.console, running)
+        deployed = _deploy_demo(running, bundles, phases, key) if bundles else []
     if as_json:
         rows = [asdict(done) for done, _ in deployed]
         times = dict(phases.times)
@@ -96,15 +101,46 @@ def up(
         )
     if monitoring:
         _show_monitoring(phases.console, running)
-    _show_requests(phases.console, deployed, key)
-    phases.console.print(Text.assemble("see it with ", ("transformer-serving status", "bold")))
+    _show_requests(phases.console, folder, deployed, key)
+    look = Text.assemble("see it with ", (command_line("status", folder), "bold"))
+    phases.console.print(look, soft_wrap=True)
+
+
+@contextmanager
+def _what_goes_on_told(state: Path, typed: str) -> Iterator[None]:
+    """After Ctrl-C, of what keeps its ports and its memory although this command has ended."""
+    from transformer_serving.desk.command_line import command_line
+    from transformer_serving.desk.local.supervision import leftovers
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if any(True for _ in leftovers(state)):
+            click.echo(
+                "what was started of the stack goes on; end it: "
+                f"{command_line('down', state)}; or start the rest: {command_line(typed, state)}",
+                err=True,
+            )
+        raise
+
+
+def _typed(demo: str | None, open_inference: int | None, *, monitoring: bool) -> str:
+    """The command as it is typed again, with another --port-base or --state."""
+    words = ["up"]
+    words += ["--demo", demo] if demo else []
+    words += ["--open-inference", str(open_inference)] if open_inference else []
+    words += ["--monitoring"] if monitoring else []
+    return " ".join(words)
 
 
 def _show_unheard(console: Console, running: Stack) -> None:
+    from transformer_serving.desk.command_line import command_line
+
     if running.unheard:
         console.print(
             "a stack that runs keeps the settings that it was started with; not taken over: "
-            f"{', '.join(running.unheard)}; stop it first: transformer-serving down",
+            f"{', '.join(running.unheard)}; stop it first: "
+            f"{command_line('down', running.state)}",
             soft_wrap=True, highlight=False,
         )  # fmt: skip
 
@@ -148,7 +184,7 @@ def _show_monitoring(console: Console, running: Stack) -> None:
 
 
 def _show_requests(
-    console: Console, deployed: list[tuple[Deployed, DemoBundle]], key: str | None
+    console: Console, state: Path, deployed: list[tuple[Deployed, DemoBundle]], key: str | None
 ) -> None:
     # A shell would put nothing, or another key, in the place of a key that was given by --key.
     if deployed and key and os.environ.get(KEY_VARIABLE) != key:
@@ -159,11 +195,14 @@ def _show_requests(
         )  # fmt: skip
     for done, bundle in deployed:
         _show_curl(console, done, bundle, key)
-        _show_generate(console, done, bundle, key)
+        _show_generate(console, state, done, bundle, key)
 
 
-def _show_generate(console: Console, done: Deployed, bundle: DemoBundle, key: str | None) -> None:
+def _show_generate(
+    console: Console, state: Path, done: Deployed, bundle: DemoBundle, key: str | None
+) -> None:
     """The curl line of the generation recipe, where this stack has its path for the demo."""
+    from transformer_serving.desk.command_line import command_line
     from transformer_serving.desk.deploy.golden import ask
     from transformer_serving.gateway.settings import GENERATE, GENERATE_ENDPOINT
 
@@ -178,7 +217,8 @@ def _show_generate(console: Console, done: Deployed, bundle: DemoBundle, key: st
     elif reply.status == 404:
         console.print(
             f"POST {GENERATE} asks no endpoint: the stack ran before, and keeps what it was "
-            "started with; after 'transformer-serving down' this command starts one that has it",
+            f"started with; after '{command_line('down', state)}' this command starts one that has "
+            "it",
             soft_wrap=True, highlight=False,
         )  # fmt: skip
 

@@ -61,6 +61,8 @@ def _status_tables(state: Path, values: dict[str, Any]) -> Group:
     from rich.console import Group
     from rich.text import Text
 
+    from transformer_serving.desk.command_line import command_line
+
     title = Text(f"stack in {state}")
     parts = whole_table("part", "pid", "port", "health", "version", title=title)
     for part in values["parts"]:
@@ -86,7 +88,9 @@ def _status_tables(state: Path, values: dict[str, Any]) -> Group:
         Text(f"rollout of {row['endpoint']} to bundle {row['bundle_version']}: {row['words']}")
         for row in values["rollouts"]
     ]
-    return Group(parts, endpoints, *rollouts, *watched, *opened)
+    start = f"the stack is down; start it: {command_line('up', state)}"
+    down = [] if values["running"] else [Text(start)]
+    return Group(parts, endpoints, *rollouts, *watched, *opened, *down)
 
 
 def _cell(value: Any) -> Text:

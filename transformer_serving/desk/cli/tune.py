@@ -86,7 +86,7 @@ def tune(endpoint: str, file: Path | None, lengths: str | None, goal: str,
     if as_json:
         click.echo(json.dumps(values(tuned), indent=2))
         return
-    _show(tuned, endpoint, target, console)
+    _show(tuned, endpoint, target, request.state, console)
 
 
 def values(tuned: Tuned) -> dict[str, Any]:
@@ -113,13 +113,15 @@ def _finite(found: Any) -> Any:
     return None if isinstance(found, float) and not math.isfinite(found) else found
 
 
-def _show(tuned: Tuned, endpoint: str, target: Path, console: Console) -> None:
+def _show(tuned: Tuned, endpoint: str, target: Path, state: Path, console: Console) -> None:
+    from transformer_serving.desk.command_line import command_line
+
     console.print(table(tuned))
     for verdict in tuned.verdicts:
         console.print(line(verdict), soft_wrap=True, highlight=False)
     console.print(
         f"{target} is the tuned bundle, {tuned.environment} what its gateway runs with; serve it: "
-        f"transformer-serving deploy {shlex.quote(str(target))} --endpoint {endpoint}",
+        f"{command_line(f'deploy {shlex.quote(str(target))} --endpoint {endpoint}', state)}",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ class Recipe:
 
 def bring_up_to_date(target: Path, recipe: Recipe, report: StepReport) -> None:
     """Afterwards `target` has a folder a bundle. Finding them built loads no torch."""
-    with _alone(target):
+    with _alone(target, report):
         stamp = target / _STAMP
         wanted = {"models": recipe.models, "packing": packing_hash()}
         found = _stamped(stamp)
@@ -88,11 +88,15 @@ def _files(places: Iterable[Path]) -> Iterator[Path]:
 
 
 @contextmanager
-def _alone(target: Path) -> Iterator[None]:
+def _alone(target: Path, report: StepReport) -> Iterator[None]:
     """One build at a time in `target`; what a killed one left behind is removed first."""
     target.mkdir(parents=True, exist_ok=True)
     with (target / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report(f"waiting for another build in {target} to end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         for left in target.glob(".*.*"):
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)

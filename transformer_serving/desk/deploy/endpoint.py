@@ -133,12 +133,11 @@ def _added(target: DeployTarget, bundle: Bundle, endpoint: str, limit: TimeLimit
     present = asked_for(target, bundle, endpoint) if is_golden(reply, bundle.manifest) else None
     if present is not None:
         # In a rollout of this bundle that may have been the candidate's answer.
-        refuse_in_rollout(target.cli, endpoint)
+        refuse_in_rollout(target, endpoint)
         return _begun(target, bundle, endpoint, present, changed=False)
-    limit.report("waiting for another deploy of this machine to end")
-    with one_at_a_time(target.lock):
+    with one_at_a_time(target.lock, report=limit.report):
         limit.report(f"asking whether {endpoint} is in a rollout")
-        refuse_in_rollout(target.cli, endpoint)
+        refuse_in_rollout(target, endpoint)
         target.cli.check_version()
         limit.report(f"noting what {endpoint} serves until now")
         note_served(target, endpoint, reply)
@@ -154,7 +153,7 @@ def _begun(
     target: DeployTarget, bundle: Bundle, endpoint: str, model_id: str, *, changed: bool = True
 ) -> _Added:
     _, before = split(target.registry().bundles(endpoint), model_id)
-    back = f"the bundle before comes back with 'transformer-serving rollback {endpoint}'"
+    back = f"the bundle before comes back with '{target.command(f'rollback {endpoint}')}'"
     way_back = None if before is None else back
     refusals = target.refusals(model_id)
     return _Added(endpoint, bundle.manifest, model_id, refusals, way_back, changed)
@@ -174,7 +173,7 @@ def _healing_told(target: DeployTarget, added: _Added, limit: TimeLimit) -> Iter
     limit.advice = (
         f"{added.endpoint} may have the code of one bundle beside the model of another, which a "
         "new worker refuses; a deploy of either makes it whole: "
-        f"transformer-serving deploy BUNDLE --endpoint {added.endpoint}"
+        + target.command(f"deploy BUNDLE --endpoint {added.endpoint}")
     )
     try:
         yield

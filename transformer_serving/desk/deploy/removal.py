@@ -32,7 +32,7 @@ def remove(target: DeployTarget, endpoint: str, *, forget: bool = False) -> Remo
     Raises Failure (2) when there is no endpoint, and nothing to forget either, or one that stays.
     """
     with one_at_a_time(target.lock):
-        refuse_in_rollout(target.cli, endpoint)
+        refuse_in_rollout(target, endpoint)
         listed = listed_endpoints(target.cli.run("model", "list"))
         rows = target.registry().bundles(endpoint) if forget else []
         if endpoint not in listed and not rows:

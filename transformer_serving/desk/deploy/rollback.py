@@ -5,7 +5,7 @@ Tested by tests/deploy/test_rollback.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -14,7 +14,14 @@ from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_endpoints
 from transformer_serving.desk.deploy.endpoint import add_and_look, until_golden
 from transformer_serving.desk.deploy.present import asked_for
-from transformer_serving.desk.deploy.registry import GOAL, LEAVING, ModelRegistry, Registered, split
+from transformer_serving.desk.deploy.registry import (
+    GOAL,
+    LEAVING,
+    WITHDRAWN,
+    ModelRegistry,
+    Registered,
+    split,
+)
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import OutOfTime, TimeLimit, lift_alarm, within
@@ -58,23 +65,23 @@ def rollback(
 
 def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBack:
     registry, report = target.registry(), limit.report
-    report("waiting for another deploy of this machine to end")
-    with one_at_a_time(target.lock):
+    by_hand = target.command(f"deploy BUNDLE --endpoint {endpoint}")
+    with one_at_a_time(target.lock, report=report):
         report(f"asking whether {endpoint} is in a rollout")
-        refuse_in_rollout(target.cli, endpoint)
+        refuse_in_rollout(target, endpoint)
         target.cli.check_version()
         report(f"looking for what {endpoint} served before")
         configured = _configured(target, endpoint)
-        left, to = _way_back(registry, endpoint, configured)
+        left, to = _way_back(registry, endpoint, configured, by_hand)
         goes_on = to.model_id == configured
         report(f"fetching bundle {to.bundle_version}")
-        with _fetched(registry, endpoint, to) as bundle:
+        with _fetched(registry, to, by_hand) as bundle:
             # Nothing is changed where its answer could not be asked for.
             target.ask(endpoint, bundle.manifest.golden.request)
             report(f"adding {endpoint}")
             # What was interrupted may have been refused before this one looks.
             refusals = target.refusals(to.model_id, earlier=goes_on)
-            limit.advice = _advice(endpoint, left)
+            limit.advice = _advice(left, by_hand)
             # One that is gone on with has these marks already.
             registry.mark_begun(left, to)
             # What was interrupted since may be a deploy, whose code lies beside this model.
@@ -95,7 +102,7 @@ def _rollback(target: DeployTarget, endpoint: str, limit: TimeLimit) -> RolledBa
 
 
 @contextmanager
-def _fetched(registry: ModelRegistry, endpoint: str, to: Registered) -> Iterator[Bundle]:
+def _fetched(registry: ModelRegistry, to: Registered, by_hand: str) -> Iterator[Bundle]:
     """Raises Failure with the way on where it cannot be had: the operator may have the bundle."""
     with ExitStack() as stack:
         try:
@@ -103,7 +110,7 @@ def _fetched(registry: ModelRegistry, endpoint: str, to: Registered) -> Iterator
         except Failure as failure:
             raise Failure(
                 f"{failure}; nothing is changed; serve bundle {to.bundle_version}, or another one, "
-                f"from its folder: transformer-serving deploy BUNDLE --endpoint {endpoint}",
+                f"from its folder: {by_hand}",
                 exit_code=failure.exit_code,
             ) from failure
         yield bundle
@@ -133,7 +140,7 @@ def _configured(target: DeployTarget, endpoint: str) -> str:
 
 
 def _way_back(
-    registry: ModelRegistry, endpoint: str, configured: str
+    registry: ModelRegistry, endpoint: str, configured: str, by_hand: str
 ) -> tuple[Registered | None, Registered]:
     """What a rollback leaves, and what it goes to. Raises Failure (exit code 2) without a bundle to
     go to.
@@ -148,11 +155,19 @@ def _way_back(
         return next(left, None), present
     if before is None:
         raise Failure(
-            f"'{endpoint}' served no other bundle before this one; deploy the one you want: "
-            f"transformer-serving deploy BUNDLE --endpoint {endpoint}",
+            f"'{endpoint}' served no other bundle before this one{_but(rows, present)}; deploy the "
+            f"one you want: {by_hand}",
             exit_code=2,
         )
     return present, before
+
+
+def _but(rows: Sequence[Registered], present: Registered | None) -> str:
+    """Those that rollbacks left, which no further one goes to."""
+    here = present.bundle_version if present else None
+    left = [row.bundle_version for row in rows if {WITHDRAWN, LEAVING} & set(row.tags)]
+    named = ", ".join(str(version) for version in dict.fromkeys(left) if version != here)
+    return f" but what was rolled back since ({named}), whose folders you may have" if named else ""
 
 
 def _late(url: str, to: Registered) -> str:
@@ -163,9 +178,8 @@ def _late(url: str, to: Registered) -> str:
     )
 
 
-def _advice(endpoint: str, left: Registered | None) -> str:
+def _advice(left: Registered | None, by_hand: str) -> str:
     """How to go on after a rollback that failed: it has already changed what is asked for."""
-    again = f"transformer-serving deploy BUNDLE --endpoint {endpoint}"
     if left is None:
-        return f"deploy the bundle that you want with '{again}'"
-    return f"bundle {left.bundle_version} is served again with '{again}'"
+        return f"deploy the bundle that you want with '{by_hand}'"
+    return f"bundle {left.bundle_version} is served again with '{by_hand}'"

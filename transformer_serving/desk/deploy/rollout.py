@@ -151,8 +151,7 @@ def start(
     steps = (100.0,) if shadow else check_steps(steps)
     what = f"the candidate for {endpoint}"
     with within(timeout_s, what, report, look=target.look, spent=spent_s) as limit:
-        limit.report("waiting for another deploy of this machine to end")
-        with one_at_a_time(target.lock):
+        with one_at_a_time(target.lock, report=limit.report):
             limit.report(f"asking whether {endpoint} is in a rollout")
             old_model_id, cost = _checked(target, bundle, endpoint)
             _afforded(replace(cost, mirror=mirror, shadow=shadow), tell)
@@ -180,7 +179,7 @@ def start(
 def _write(target: DeployTarget, plan: Plan) -> None:
     """Raises Failure where another one has begun while this one's candidate was loaded."""
     with one_at_a_time(target.plans_lock):
-        refuse_in_rollout(target.cli, plan.endpoint)
+        refuse_in_rollout(target, plan.endpoint)
         write(target.cli, plan)
 
 
@@ -199,14 +198,14 @@ def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, 
 
     Raises Failure (exit code 2) where it cannot be begun.
     """
-    refuse_in_rollout(target.cli, endpoint)
+    refuse_in_rollout(target, endpoint)
     target.cli.check_version()
     output = target.cli.run("model", "list")
     listed, version = listed_endpoints(output), bundle.manifest.bundle_version
     if endpoint not in listed:
         raise Failure(
             f"there is no endpoint '{endpoint}' to compare with; deploy it: "
-            f"transformer-serving deploy BUNDLE --endpoint {endpoint}",
+            + target.command(f"deploy BUNDLE --endpoint {endpoint}"),
             exit_code=2,
         )
     if endpoint in listed_canaries(output):
@@ -215,7 +214,7 @@ def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, 
     if candidate in listed:
         raise Failure(
             f"there is an endpoint '{candidate}' already; if it is left from a rollout that did "
-            f"not begin: transformer-serving remove {candidate}",
+            f"not begin: {target.command(f'remove {candidate}')}",
             exit_code=2,
         )
     model_id = str(listed[endpoint].get("model_id"))
@@ -261,8 +260,8 @@ def wish(target: DeployTarget, endpoint: str, wanted: str) -> Rollout:
             raise Failure(f"'{endpoint}' is in no rollout", exit_code=2)
         if wanted == PROMOTE and running.plan.shadow:
             raise Failure(
-                f"'{endpoint}' is in a shadow, which promotes nothing; end it: transformer-serving "
-                f"rollout abort {endpoint}, then begin a rollout",
+                f"'{endpoint}' is in a shadow, which promotes nothing; end it: "
+                f"{target.command(f'rollout abort {endpoint}')}, then begin a rollout",
                 exit_code=2,
             )
         if wanted == ABORT or running.plan.wish != ABORT:

@@ -22,6 +22,7 @@ from transformer_serving.contract.rollout import (
 )
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 
 
@@ -69,13 +70,13 @@ def read_all(cli: ClearmlCli) -> dict[str, Rollout]:
     return found
 
 
-def refuse_in_rollout(cli: ClearmlCli, endpoint: str) -> None:
+def refuse_in_rollout(target: DeployTarget, endpoint: str) -> None:
     """Raises Failure (exit code 2) while the endpoint is in a rollout."""
-    running = read_all(cli).get(endpoint)
+    running = read_all(target.cli).get(endpoint)
     if running is not None and not running.is_over:
         raise Failure(
             f"'{endpoint}' is in a rollout of bundle {running.plan.bundle_version}; end it first: "
-            f"transformer-serving rollout abort {endpoint}, or promote",
+            f"{target.command(f'rollout abort {endpoint}')}, or promote",
             exit_code=2,
         )
 

@@ -41,7 +41,7 @@ def taken_out_again(target: DeployTarget, plan: Plan, *, locked: bool = False) -
         except Failure as fault:
             raise Failure(
                 f"{words}; {fault}; the candidate {plan.candidate} is left: "
-                f"transformer-serving remove {plan.candidate}"
+                + target.command(f"remove {plan.candidate}")
             ) from ended
         if isinstance(ended, Failure | OutOfTime):
             raise Failure(

@@ -17,11 +17,13 @@ from typing import IO, Any
 
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.deploy.golden import Reply, ask
 from transformer_serving.desk.deploy.refusals import Refusals
 from transformer_serving.desk.deploy.registry import ModelRegistry
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import kept_out, key_header
+from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.user_cache import user_cache
 
 # What names a ClearML server, a serving service and its front door, where there is no stack.
@@ -41,7 +43,7 @@ class DeployTarget:
     """Where to deploy: the ClearML server's tools, its file server, the front door, a lock file.
 
     `key` is for a front door that has keys; `triton` is the version of the embedded stack's, None
-    for another server's.
+    for another server's; `state` the folder by which commands find the one or the other.
     """
 
     cli: ClearmlCli
@@ -50,6 +52,11 @@ class DeployTarget:
     lock: Path
     key: str | None = None
     triton: str | None = None
+    state: Path | None = None
+
+    def command(self, words: str) -> str:
+        """The line of this command line that asks the same target."""
+        return command_line(words, self.state)
 
     @property
     def plans_lock(self) -> Path:
@@ -60,7 +67,7 @@ class DeployTarget:
     def look(self) -> str:
         """Where the state of its endpoints stands: `status` knows the embedded stack alone."""
         if self.triton is not None:
-            return "transformer-serving status"
+            return self.command("status")
         return "/var/lib/transformer-serving/controller.json in the Triton container"
 
     def url(self, endpoint: str) -> str:
@@ -104,11 +111,13 @@ def service_lock(serving_id: str) -> Path:
 
 
 @contextmanager
-def one_at_a_time(lock: Path, patience_s: float | None = None) -> Iterator[None]:
+def one_at_a_time(
+    lock: Path, patience_s: float | None = None, report: StepReport = lambda step: None
+) -> Iterator[None]:
     """clearml-serving's edits are not atomic; one deploy of this user writes at a time.
 
-    Raises Failure (exit code 2) where the lock cannot be had, and (1) where it is not free within
-    `patience_s`; None waits without end.
+    `report` hears of it where another one does. Raises Failure (exit code 2) where the lock cannot
+    be had, and (1) where it is not free within `patience_s`; None waits without end.
     """
     try:
         lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -121,21 +130,26 @@ def one_at_a_time(lock: Path, patience_s: float | None = None) -> Iterator[None]
             exit_code=2,
         ) from error
     with file:
-        if patience_s is None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        else:
-            _take(file, patience_s)
+        if not _taken(file):
+            report("waiting for another deploy of this machine to end")
+            _wait_for(file, patience_s)
         yield
 
 
-def _take(file: IO[str], patience_s: float) -> None:
+def _wait_for(file: IO[str], patience_s: float | None) -> None:
+    if patience_s is None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return
     deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise Failure(
-                    f"another deploy of this machine did not end within {patience_s:.0f} s"
-                ) from None
+    while not _taken(file):
+        if time.monotonic() > deadline:
+            raise Failure(f"another deploy of this machine did not end within {patience_s:.0f} s")
         time.sleep(_LOOK_S)
+
+
+def _taken(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -9,6 +9,7 @@ import base64
 from urllib.parse import urlsplit
 
 from transformer_serving.contract.worker.sdk_patience import NO_API_FIX
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.http import Answer, ask
 from transformer_serving.desk.doctor.subject import Subject
@@ -79,7 +80,7 @@ def unreachable(
 ) -> Finding:
     """What is said of an address, that of the variable `name`, where nothing answers."""
     if subject.record is not None and not subject.running:
-        return skipped("the stack is down; start it: transformer-serving up")
+        return skipped(f"the stack is down; start it: {command_line('up', subject.state)}")
     server, host = _name_of(host), shown(host)
     is_inside = server == MACHINE or ("." not in server and server != "localhost")
     if answer.unresolved and is_inside:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit
 
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.clearml import unnamed, unreachable
 from transformer_serving.desk.doctor.containers import NO_STACK, check_containers
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
@@ -41,8 +42,8 @@ def check_gateway(subject: Subject) -> Findings:
     elif "ready" not in answer.json() and subject.running:
         yield failure(
             f"what answers at {address} is not the stack's gateway",
-            "stop that program, or move all ports: transformer-serving down, then "
-            "transformer-serving up --port-base N",
+            f"stop that program, or move all ports: {command_line('down', subject.state)}, then "
+            f"{command_line('up --port-base N', subject.state)}",
         )
     elif "ready" not in answer.json():
         yield skipped(

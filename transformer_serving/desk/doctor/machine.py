@@ -9,6 +9,7 @@ import shutil
 import socket
 from importlib import metadata
 
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import GIB, Subject
 from transformer_serving.desk.local.record import Ports, StackRecord
@@ -79,7 +80,8 @@ def check_ports(subject: Subject) -> Findings:
     elif taken:
         yield failure(
             f"port {', '.join(taken)} is taken by another program",
-            "stop that program, or move all ports: transformer-serving up --port-base N",
+            "stop that program, or move all ports: "
+            + command_line("up --port-base N", subject.state),
         )
     else:
         yield ok(f"ports {', '.join(map(str, ports.values()))} are free")

@@ -5,6 +5,7 @@ Tested by tests/doctor/test_parts.py.
 
 from __future__ import annotations
 
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.finding import Findings, failure, ok, skipped
 from transformer_serving.desk.doctor.subject import Subject
 
@@ -17,15 +18,18 @@ def check_parts(subject: Subject) -> Findings:
         yield (
             failure(
                 "the embedded stack was started and no supervisor keeps it any more",
-                "start it again: transformer-serving up; or end what is left: transformer-serving "
-                "down",
+                f"start it again: {command_line('up', subject.state)}; or end what is left: "
+                f"{command_line('down', subject.state)}",
             )
             if subject.was_started
-            else skipped("the embedded stack is down; start it: transformer-serving up")
+            else skipped(
+                f"the embedded stack is down; start it: {command_line('up', subject.state)}"
+            )
         )
         return
     ill = [part for part in subject.parts if part.health != "ok"]
     for part in ill:
-        yield failure(f"{part.name}: {part.health}", f"see 'transformer-serving logs {part.name}'")
+        log = command_line(f"logs {part.name}", subject.state)
+        yield failure(f"{part.name}: {part.health}", f"see '{log}'")
     if not ill:
         yield ok(f"all {len(subject.parts)} parts of the stack are well")

@@ -20,6 +20,7 @@ from transformer_serving.contract.gate.server_facts import (
 )
 from transformer_serving.contract.manifest import FILE_NAME, read_manifest
 from transformer_serving.contract.triton_addresses import read_addresses
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.engine_file import check_engine_file, engine_files
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.http import Answer, ask_at
@@ -66,8 +67,8 @@ def _silent(address: str, answer: Answer, subject: Subject) -> Finding:
     if answer.status == 0 and own:
         why = f"Triton does not run at {address}"
         if subject.running:
-            return failure(why, "see 'transformer-serving logs triton'")
-        return skipped(f"{why}; start it: transformer-serving up")
+            return failure(why, f"see '{command_line('logs triton', subject.state)}'")
+        return skipped(f"{why}; start it: {command_line('up', subject.state)}")
     if answer.unresolved and subject.from_file and "." not in address:
         return warning(
             f"{HTTP_VARIABLE} {address} is a name inside a container network, not known to this "
@@ -135,13 +136,13 @@ def check_endpoints(subject: Subject) -> Findings:
         names = ", ".join(sorted(str(row.get("endpoint")) for row in rows)) or "none"
         yield failure(
             f"there is no endpoint '{subject.endpoint}'; there are: {names}",
-            "deploy it: transformer-serving deploy BUNDLE --endpoint NAME",
+            f"deploy it: {command_line('deploy BUNDLE --endpoint NAME', subject.state)}",
         )
     silence = _silence(subject)
     if silence:
         yield failure(
             f"what the controller wrote of its endpoints is not of now: {silence}",
-            "see 'transformer-serving logs controller'",
+            f"see '{command_line('logs controller', subject.state)}'",
         )
     past = "" if subject.running and not silence else ", as the controller last wrote"
     for row in wanted:
@@ -163,7 +164,7 @@ def _endpoint(row: Mapping[str, Any], subject: Subject, past: str) -> Findings:
         known = next(iter(explain(reason)), None)
         yield failure(
             f"endpoint {name} is not ready: {reason or 'no reason given'}",
-            known.fix if known else "see 'transformer-serving logs controller'",
+            known.fix if known else f"see '{command_line('logs controller', subject.state)}'",
         )
     elif reason:
         yield warning(

@@ -16,6 +16,7 @@ from typing import Any
 from transformer_serving.contract.replacement import replace_file, sync
 from transformer_serving.control_plane import integrity
 from transformer_serving.control_plane.half_restored import beside
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import undisturbed
 from transformer_serving.desk.local import backup_file
@@ -70,7 +71,7 @@ def restore(state: Path, source: Path) -> dict[str, Any]:
     new, kept = beside(data, now), data.with_name(f"{data.name}.before-{now}")
     with (
         told(state, NOT_RESTORED),
-        nobody_serves(data, "transformer-serving down"),
+        nobody_serves(data, command_line("down", state)),
         _or_as_it_was(data, new, kept),
     ):
         stored = backup_file.unpack(source, new)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.replacement import replace_file
+from transformer_serving.desk.command_line import STATE_VARIABLE, command_line, usual_state
 from transformer_serving.desk.failure import Failure, no_space
 from transformer_serving.desk.local.sockets import is_folder_of, socket_folder
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from transformer_serving.engine.triton_process import TritonAddresses
 
 LOOPBACK = "127.0.0.1"
-STATE_VARIABLE = "TRANSFORMER_SERVING_STATE"
-DEFAULT_STATE = ".stack"
 # The parts that run only where they were asked for: `up --monitoring`.
 MONITORING = ("prometheus", "alertmanager")
 # How often the gateway's workers and the controller look at the control plane.
@@ -132,7 +131,7 @@ def sockets_of(state: Path) -> Path:
 
 def state_directory(given: str | None = None) -> Path:
     """Under the one name that it has however it is given: a stack's processes bear it."""
-    named = Path(given or os.environ.get(STATE_VARIABLE) or DEFAULT_STATE)
+    named = Path(given) if given else usual_state()
     try:
         return named.resolve()
     except (OSError, RuntimeError) as error:  # links that lead in a circle
@@ -187,7 +186,7 @@ def load_record(state: Path) -> StackRecord | None:
         if int(values["format"]) > FORMAT:
             raise BrokenRecord(
                 f"{path} was written by a newer kit; use that one, or put an older stack.json "
-                "back from a backup with 'transformer-serving restore'",
+                f"back from a backup with '{command_line('restore FILE', state)}'",
                 exit_code=2,
             )
         return _read(values)
@@ -197,8 +196,9 @@ def load_record(state: Path) -> StackRecord | None:
         raise _unusable(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BrokenRecord(
-            f"{path} cannot be read; put it back from a backup with 'transformer-serving restore', "
-            "or remove that folder with all that it stores and run 'up' again",
+            f"{path} cannot be read; put it back from a backup with "
+            f"'{command_line('restore FILE', state)}', or remove that folder with all that it "
+            "stores and run 'up' again",
             exit_code=2,
         ) from error
 
@@ -226,8 +226,8 @@ def require_record(state: Path) -> StackRecord:
     record = load_record(state)
     if record is None:
         raise Failure(
-            f"no stack in {state}; start one with 'transformer-serving up', or name its folder "
-            f"with --state or {STATE_VARIABLE}",
+            f"no stack in {state}; start one with '{command_line('up', state)}', or name its "
+            f"folder with --state or {STATE_VARIABLE}",
             exit_code=2,
         )
     return record

@@ -6,11 +6,10 @@ Tested by tests/stack/test_commands.py.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,33 +18,30 @@ from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
-from transformer_serving.desk.local.environment import check_libpython, check_settings, unheard
+from transformer_serving.desk.local.environment import unheard
 from transformer_serving.desk.local.open_triton import open_tritons
 from transformer_serving.desk.local.parts import BY_NAME, parts_of
 from transformer_serving.desk.local.record import (
-    LOOPBACK,
     BrokenRecord,
     Ports,
     StackRecord,
     clearml_environment,
     has_record,
     load_record,
-    make_private,
-    new_record,
     save_record,
     sockets_of,
     usable,
     with_room,
 )
-from transformer_serving.desk.local.sockets import remove_sockets_of, socket_folder
-from transformer_serving.desk.local.supervision import STOPPED, Supervisor, leftovers, sweep
+from transformer_serving.desk.local.sockets import remove_sockets_of
+from transformer_serving.desk.local.supervision import Supervisor, leftovers, stopped, sweep
 from transformer_serving.desk.local.turn import own_turn
+from transformer_serving.desk.local.wanted import Asked, check_ports, provided, wanted_record
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.versions.lock import read_lock
 
 SERVICE = "transformer-serving"
 _WAIT_S = 60.0
-_MOVE = "move all ports with --port-base N"
 
 
 @dataclass(frozen=True)
@@ -68,6 +64,7 @@ class Stack:
             serve_url=environment["CLEARML_DEFAULT_BASE_SERVE_URL"],
             lock=self.state / "deploy.lock",
             triton=read_lock().embedded.triton,
+            state=self.state,
         )
 
 
@@ -79,6 +76,7 @@ def start(
     open_inference: int | None = None,
     watched: bool = False,
     settings: Mapping[str, str] = MappingProxyType({}),
+    typed: str = "up",
 ) -> Stack:
     """Bring every part up, or find it up. Raises Failure naming a wrong setting, a taken port, a
     silent part, or what the machine lacks.
@@ -87,86 +85,30 @@ def start(
     which Triton's inference is open to every program of this machine; it is never kept, and
     neither is `watched`, which has Prometheus run beside the stack, also beside one that runs, nor
     are `settings`, variables for whoever has not set them, which one that runs does not get.
+    `typed` is the command that another port is told with.
     """
-    # Whose folder it is comes first; then what is missing is said before one is made.
-    load_record(state)
-    check_libpython()
-    check_settings(os.environ)
-    watchers = monitoring.chosen(os.environ) if watched else ()
-    make_private(state)
+    asked = Asked(ports, open_inference, provided(state, watched=watched), typed)
     with with_room(state), own_turn(state, report):
-        return _start(state, ports, report, open_inference, watchers, settings)
+        return _start(state, asked, report, settings)
 
 
-def _start(
-    state: Path,
-    ports: Ports | None,
-    report: StepReport,
-    open_inference: int | None,
-    watchers: tuple[str, ...],
-    settings: Mapping[str, str],
-) -> Stack:
-    record = load_record(state)
+def _start(state: Path, asked: Asked, report: StepReport, settings: Mapping[str, str]) -> Stack:
     supervisor = Supervisor(state)
-    running = supervisor.is_up()
-    why = None if running else health.data_fault(state)
-    if why is not None:
-        raise Failure(why)
-    if running and record is not None:
-        _refuse_changes(record, ports, open_inference)
-        record = _with_watchers(state, record, watchers)
-    else:
-        record = _next_record(state, record, ports, open_inference, watchers)
+    record, running = wanted_record(state, asked)
+    if not running:
         if any(True for _ in leftovers(state)):
             report("ending what a crash left behind")
             sweep(state)
-        check_ports(record.listening())
+        check_ports(record.listening(), asked.moving(state))
+    if record != load_record(state):
         save_record(state, record)
+    if not running:
         supervisor.start(settings)
-    if watchers:
+    if asked.watchers:
         monitoring.write_key(state, os.environ)
     started_with = supervisor.environment() if running else None
     kept = () if started_with is None else tuple(unheard(os.environ, started_with))
     return Stack(state, _start_parts(state, record, supervisor, report), supervisor, kept)
-
-
-def _refuse_changes(record: StackRecord, ports: Ports | None, open_inference: int | None) -> None:
-    """Raise Failure for what only a stack that is not running can be given."""
-    asked = ports or record.ports, open_inference or record.open_inference
-    if asked != (record.ports, record.open_inference):
-        raise Failure(
-            "the stack runs on other ports; stop it first: transformer-serving down", exit_code=2
-        )
-
-
-def _with_watchers(state: Path, record: StackRecord, watchers: tuple[str, ...]) -> StackRecord:
-    """The record of a stack that runs, with them as well. Raises Failure naming a taken port."""
-    new = [name for name in watchers if name not in record.monitoring]
-    if not new:
-        return record
-    record = replace(record, monitoring=(*record.monitoring, *new))
-    ports = record.listening()
-    check_ports({name: ports[name] for name in new})
-    save_record(state, record)
-    return record
-
-
-def _next_record(
-    state: Path,
-    record: StackRecord | None,
-    ports: Ports | None,
-    open_inference: int | None,
-    watchers: tuple[str, ...],
-) -> StackRecord:
-    kept = record or new_record(state, Ports())
-    return replace(
-        kept,
-        ports=ports or kept.ports,
-        # A restart of the machine may have removed it.
-        sockets=str(socket_folder(state)),
-        open_inference=open_inference,
-        monitoring=watchers,
-    )
 
 
 def _start_parts(
@@ -198,7 +140,7 @@ def wait_until_healthy(
     while True:
         processes = supervisor.processes()
         if not processes and not supervisor.is_up():
-            raise Failure(f"{', '.join(names)} could not be waited for: {STOPPED}")
+            raise Failure(f"{', '.join(names)} could not be waited for: {stopped(state)}")
         statuses = [
             health.part_status(BY_NAME[name], state, record, processes.get(name)) for name in names
         ]
@@ -212,23 +154,6 @@ def wait_until_healthy(
                 f"its log: {log}"
             )
         time.sleep(0.15)
-
-
-def check_ports(ports: Mapping[str, int]) -> None:
-    """Raise Failure (exit code 2) when something else listens on one of the stack's ports."""
-    for name, port in ports.items():
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, port))
-            except (OSError, OverflowError) as error:
-                is_open = name == "open_inference"
-                move = "name another --open-inference PORT" if is_open else _MOVE
-                raise Failure(
-                    f"port {port} for {name.replace('_', ' ')} cannot be used: "
-                    f"{error.strerror if isinstance(error, OSError) else 'no such port'}; {move}",
-                    exit_code=2,
-                ) from error
 
 
 def stop(state: Path, report: StepReport) -> int:

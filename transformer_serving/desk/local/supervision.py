@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import UnixConnection
 from transformer_serving.desk.local.environment import environment_of_parts
@@ -36,8 +37,6 @@ _RPC_S = 60.0
 _SUPERVISOR = "supervisor.supervisord"
 # Its variables of where its socket and the Python of its parts are.
 _LISTENER, _PYTHON = "TRANSFORMER_SERVING_SUPERVISOR_SOCKET", "TRANSFORMER_SERVING_PART_PYTHON"
-# By a `down` that has waited long enough for an `up`.
-STOPPED = "the stack was stopped meanwhile; start it again with 'transformer-serving up'"
 # What asking a supervisor raises that is not there, or leaves.
 _SILENT = (OSError, http.client.HTTPException, xmlrpc.client.Error)
 # One that ends sooner after its start waits before the next, each time a second longer; above what
@@ -193,7 +192,7 @@ class Supervisor:
             if "ALREADY_STARTED" not in fault.faultString:
                 raise Failure(f"{name} could not be started: {fault.faultString}") from fault
         except _SILENT as error:
-            raise Failure(f"{name} could not be started: {STOPPED}") from error
+            raise Failure(f"{name} could not be started: {stopped(self.state)}") from error
 
     def processes(self) -> dict[str, Process]:
         """Every part by name; empty when the supervisor does not answer."""
@@ -219,6 +218,11 @@ class Supervisor:
         (self.state / "supervisor.pid").unlink(missing_ok=True)
         _socket(self.state).unlink(missing_ok=True)
         return swept
+
+
+def stopped(state: Path) -> str:
+    """By a `down` that has waited long enough for an `up`."""
+    return f"the stack was stopped meanwhile; start it again with '{command_line('up', state)}'"
 
 
 def _socket(state: Path) -> Path:

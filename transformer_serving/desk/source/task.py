@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.heads import GENERATION, TASK_HEADS, TASKS
+from transformer_serving.contract.heads import ENDPOINT_TASKS, GENERATION, TASK_HEADS, TASKS
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.sentence import module_rows, read_transformer_settings
@@ -46,7 +46,7 @@ def task_of(config: Mapping[str, Any], folder: Path, asked: str | None) -> str:
         return str(chosen)
     if chosen is not None:
         raise ConversionRefused(
-            f"task '{chosen}' cannot be served; choose one of {', '.join(TASKS)}"
+            f"task '{chosen}' cannot be served; choose one of {', '.join(ENDPOINT_TASKS)}"
         )
     names = [str(name) for name in config.get("architectures") or ()]
     if any(name.endswith(_ENCODER_DECODERS) for name in names):
@@ -62,7 +62,7 @@ def task_of(config: Mapping[str, Any], folder: Path, asked: str | None) -> str:
         )
     raise ConversionRefused(
         f"the task of '{folder.name}' ({_named(config)}) is not clear; name it with --task, one of "
-        f"{', '.join(TASKS)}"
+        f"{', '.join(ENDPOINT_TASKS)}"
     )
 
 

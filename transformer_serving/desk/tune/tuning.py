@@ -127,8 +127,10 @@ def tune(request: TuneRequest, served: Callable[[], DeployTarget], report: StepR
     asked = _asked(request)
     report("looking whether the served stack is idle")
     disturbed = (lambda: False) if request.anyway else refuse_traffic(request.state)
+    # Before a folder is made for a stack that is not there.
+    target = None if request.bundles else served()
     with interruptible(), _work_folder(request.state) as work:
-        bundles = _bundles(request, served, work, report)
+        bundles = _bundles(request, target, work, report)
         plan = _plan(request, bundles, asked)
         with own_stack(work / "stack", bundles, plan.start, report) as own:
             own.bring({"the beginning": plan.start})
@@ -178,13 +180,13 @@ def _work_folder(state: Path) -> Iterator[Path]:
 
 
 def _bundles(
-    request: TuneRequest, served: Callable[[], DeployTarget], work: Path, report: StepReport
+    request: TuneRequest, target: DeployTarget | None, work: Path, report: StepReport
 ) -> dict[str, Bundle]:
     folder = work / "sources"
-    if request.bundles:
+    if target is None:
         return sources.by_precision(sources.copied(request.bundles, folder))
     report(f"fetching what {request.endpoint} serves")
-    return sources.by_precision([sources.fetched(served(), request.endpoint, folder)])
+    return sources.by_precision([sources.fetched(target, request.endpoint, folder)])
 
 
 def _asked(request: TuneRequest) -> tuple[Payload, ...] | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.desk import http
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import stack
 from transformer_serving.desk.local.record import LOOPBACK, StackRecord, load_record
@@ -57,7 +58,7 @@ def look_at(state: Path) -> Look:
     except Failure as failure:
         return Look(now, None, None, str(failure))
     if not status["running"]:
-        down = "the stack is down; 'transformer-serving up' starts it"
+        down = f"the stack is down; '{command_line('up', state)}' starts it"
         return Look(now, status, None, down)
     try:
         return Look(now, status, figures_of(record), None)

@@ -41,8 +41,9 @@ class EndpointStatus:
     """One endpoint. `reason` says why it is not ready or not up to date; times are Unix seconds.
 
     `proof` is one of PROOF_STATES, of the bundle `proof_of`: the one in service, unless another's
-    proof failed. The figures below it are those of a passed proof. `failure` is the kind of what
-    `reason` says, where that is a failed change, and `tries` how often it failed.
+    proof failed; None where none is in service, nor is one proven now or failed. The figures below
+    it are those of a passed proof. `failure` is the kind of what `reason` says, where that is a
+    failed change, and `tries` how often it failed.
     """
 
     endpoint: str
@@ -56,7 +57,7 @@ class EndpointStatus:
     versions_loaded: tuple[int, ...]
     model_id: str | None
     since: float | None
-    proof: str
+    proof: str | None
     proof_of: int | None
     proof_seconds: float | None = None
     largest_difference: float | None = None
@@ -161,6 +162,9 @@ def _proof(
         return {"proof": FAILED, "proof_of": unproven[0]}
     if model in proving.now:
         return {"proof": PROVING, "proof_of": bundle}
+    if current is None:
+        # What is to be the first may have passed its proof already.
+        return {"proof": None, "proof_of": None}
     if passed is None:
         return {"proof": UNPROVEN, "proof_of": bundle}
     return {
@@ -185,7 +189,7 @@ def _problem_row(problem: Problem) -> EndpointStatus:
         versions_loaded=(),
         model_id=problem.model_id or None,
         since=None,
-        proof=UNPROVEN,
+        proof=None,
         proof_of=None,
     )
 
