@@ -302,6 +302,24 @@ def test_a_brought_engines_texts_are_lowercased_and_cut_as_a_converted_ones(
     assert json.loads((target / "endpoint.json").read_text())["tokens"]["truncate"]
 
 
+@pytest.mark.parametrize("limit", [48, int(1e30)])
+def test_a_brought_engines_texts_are_cut_where_its_tokenizer_cuts_them(
+    limit: int, tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    folder, target = tmp_path / "tokenizer", tmp_path / "own"
+    shutil.copytree(tiny_classifier, folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["model_max_length"] = limit
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    body = {"text": "the train left", "candidate_labels": ["snow", "tea"]}
+    done = made(
+        folder, tiny_bundle / "model" / "model.onnx", target, "--max-length", "48",
+        "--task", "zero-shot-classification", "--text", json.dumps(body),
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert open_bundle(target).endpoint.tokens.truncate is (limit == 48)
+
+
 LONG = "the train left early because of snow and we waited in a small warm room " * 2
 
 

@@ -35,7 +35,7 @@ from tests.tiny_models import (
     save_tokenizer,
 )
 from transformer_serving.contract.meanings import Classification
-from transformer_serving.desk.export.endpoint_json import LIMITS, tokens_of
+from transformer_serving.desk.export.endpoint_json import LIMITS, remarks_of, tokens_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.labels import read_labels
 from transformer_serving.desk.source.model import open_source
@@ -75,6 +75,39 @@ def test_tokenizer_neither_pads_nor_cuts(classifier: Path) -> None:
     assert tokenizer.padding is None
     assert tokenizer.truncation is None
     assert len(tokenizer.encode("the train " * 30).ids) == 62
+
+
+@pytest.mark.parametrize("task", ["token-classification", "zero-shot-classification"])
+@pytest.mark.parametrize(
+    ("own", "asked", "said"),
+    [
+        (POSITIONS, None, None),
+        (30, None, None),
+        (10**30, None, "says no longest text"),
+        (1e30, None, "says no longest text"),
+        (POSITIONS + 1, None, "cuts at 49 tokens"),
+        (POSITIONS, 20, "cuts at 48 tokens"),
+    ],
+)
+def test_texts_are_cut_unasked_where_the_tokenizer_has_its_pipeline_cut_them(
+    classifier: Path, task: str, own: float, asked: int | None, said: str | None
+) -> None:
+    change(classifier / "tokenizer_config.json", model_max_length=own)
+    if task == "token-classification":
+        change(classifier / "config.json", architectures=["BertForTokenClassification"])
+    source = open_source(str(classifier), task=task)
+    tokens = tokens_of(source, asked, ())
+    assert tokens.truncate is (said is None)
+    remarks = remarks_of(source, tokens, asked)
+    assert len(remarks) == (said is not None)
+    for remark in remarks:
+        assert str(said) in remark
+        assert f"set model_max_length to {tokens.max_length} in the tokenizer_config" in remark
+        change(classifier / "tokenizer_config.json", model_max_length=tokens.max_length)
+        assert tokens_of(open_source(str(classifier), task=task), asked, ()).truncate
+    others = open_source(str(classifier), task="sentence-embedding")
+    assert tokens_of(others, asked, ()).truncate
+    assert not remarks_of(others, tokens_of(others, asked, ()), asked)
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])

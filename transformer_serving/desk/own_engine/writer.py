@@ -23,7 +23,7 @@ from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
-from transformer_serving.desk.export.endpoint_json import UNCUT_TASKS, limits_of
+from transformer_serving.desk.export.endpoint_json import cuts_unasked, limits_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.own_engine.engine import (
     check_file,
@@ -156,7 +156,7 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile) -> Tokens:
         pad_token=tokenizer.pad_token,
         pad_type_id=tokenizer.pad_type_id,
         padding_side=tokenizer.padding_side,
-        truncate=own.task not in UNCUT_TASKS,
+        truncate=cuts_unasked(own.task, tokenizer.max_length, longest),
         truncation_side=tokenizer.truncation_side,
         unk_id=tokenizer.unk_id,
         cls_id=tokenizer.cls_id,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.desk.export.endpoint_json import TASKS_CUT_BY_TOKENIZER
 from transformer_serving.desk.export.onnx import quiet
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.shapes import unpadded
@@ -77,8 +78,10 @@ def _pipeline(task: str, source: ModelSource, endpoint: Endpoint, model: Any = N
     from transformers import pipeline
 
     tokenizer = load_tokenizer(source.encoder)
-    # Every pipeline that cuts asks its tokenizer where.
-    tokenizer.model_max_length = endpoint.tokens.max_length
+    # Every pipeline that cuts asks its tokenizer where; one that cuts unasked is left to read on
+    # where its tokenizer says no length, so that an endpoint that cuts there is seen.
+    if source.tokenizer.max_length is not None or task not in TASKS_CUT_BY_TOKENIZER:
+        tokenizer.model_max_length = endpoint.tokens.max_length
     return pipeline(
         task,  # type: ignore[call-overload]
         model=model or str(source.encoder),
