@@ -294,6 +294,8 @@ def test_a_brought_engines_texts_are_lowercased_and_cut_as_a_converted_ones(
     tokenizer["normalizer"] = None
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    row = {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}
+    (folder / "modules.json").write_text(json.dumps([row]))
     task_of_it = ("--task", task, "--text", json.dumps(PAIRS[task]))
     done = made(folder, summing_engine(tmp_path / "sums.onnx", 8), target, *task_of_it)
     assert done.exit_code == 0, done.output

@@ -138,9 +138,30 @@ def test_roberta_counts_positions_from_its_padding_id(tmp_path: Path) -> None:
 def test_the_smallest_length_of_the_files_counts(classifier: Path) -> None:
     change(classifier / "tokenizer_config.json", model_max_length=30)
     assert open_source(str(classifier)).max_length == 30
-    change(classifier / "sentence_bert_config.json", max_seq_length=20)
-    assert open_source(str(classifier)).max_length == 30
-    assert open_source(str(classifier), task="sentence-embedding").max_length == 20
+
+
+@pytest.mark.parametrize("place", ["", "0_Transformer"])
+def test_settings_of_a_transformer_module_count_beside_modules_json_alone(
+    tmp_path: Path, place: str
+) -> None:
+    """Of a bare folder sentence-transformers never reads them, nor of a module's own folder."""
+    from sentence_transformers import CrossEncoder, SentenceTransformer
+
+    model = save_older_layout(tmp_path) / place if place else save_encoder(tmp_path / "model")
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = None
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    change(model / "sentence_bert_config.json", max_seq_length=20, do_lower_case=True)
+    reference: Any = SentenceTransformer(str(model), device="cpu")
+    source = open_source(str(model), task="sentence-embedding")
+    assert source.max_length == reference.max_seq_length == POSITIONS
+    words = Library.from_buffer(source.tokenizer.content).encode("Train the").ids
+    assert words == reference.tokenizer("Train the")["input_ids"]
+    change(
+        model / "config.json", architectures=["BertForSequenceClassification"], id2label={0: "0"}
+    )
+    crossing: Any = CrossEncoder(str(model), device="cpu")
+    assert open_source(str(model), task="rerank").max_length == crossing.max_seq_length
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "xlm-roberta", "xlnet"])
@@ -344,7 +365,7 @@ def test_a_tokenizer_without_files_or_in_python_is_refused(classifier: Path) -> 
 
 
 def test_lowercase_of_sentence_transformers_reaches_the_tokenizer(tmp_path: Path) -> None:
-    model = save_encoder(tmp_path)
+    model = sentence_model(tmp_path)
     tokenizer = json.loads((model / "tokenizer.json").read_text())
     tokenizer["normalizer"] = None
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))

@@ -42,7 +42,11 @@ from transformer_serving.desk.own_engine.vectors import Asked, embedding_of, tok
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
-from transformer_serving.desk.source.sentence import longest_of, read_transformer_settings
+from transformer_serving.desk.source.sentence import (
+    longest_of,
+    lowercases,
+    read_transformer_settings,
+)
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
 
 # An answer of another machine, driver or instruction set differs by this much at most.
@@ -88,7 +92,8 @@ def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
     engine = engine_of(own.file)
     check_file(engine, own.file)
     tensors = own.tensors or _stated(engine, own.file)
-    tokenizer = read_tokenizer(own.tokenizer, lowercases="vector" in TASK_HEADS[own.task])
+    by_sentences = "vector" in TASK_HEADS[own.task]
+    tokenizer = read_tokenizer(own.tokenizer, lowercases=by_sentences and lowercases(own.tokenizer))
     endpoint = replace(endpoint_of(own, tensors, tokenizer), golden=dict(own.body))
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".bundle.", dir=target.parent) as scratch:

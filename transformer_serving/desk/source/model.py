@@ -22,6 +22,7 @@ from transformer_serving.desk.source.sentence import (
     BARE_ENCODER,
     SentenceSettings,
     longest_of,
+    lowercases,
     read_sentence_settings,
     read_transformer_settings,
     refuse_chat,
@@ -104,7 +105,7 @@ def open_source(
     head = head_of(chosen, config, folder)
     refuse_own_model(encoder, head)
     by_sentences = "vector" in TASK_HEADS[chosen]
-    tokenizer = read_tokenizer(encoder, lowercases=by_sentences)
+    tokenizer = read_tokenizer(encoder, lowercases=by_sentences and lowercases(folder))
     if by_sentences:
         refuse_chat(folder, tokenizer.chats)
     if head == "masks" and tokenizer.mask_id is None:

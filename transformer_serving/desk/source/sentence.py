@@ -134,7 +134,10 @@ def _refuse_unserved(names: Sequence[str]) -> None:
 
 
 def read_transformer_settings(folder: Path) -> dict[str, Any]:
-    """What sentence-transformers' Transformer module says of itself, in its own folder."""
+    """What sentence-transformers' Transformer module says of itself, in its own folder; nothing
+    without modules.json, where sentence-transformers reads no such file."""
+    if not (folder / "modules.json").is_file():
+        return {}
     _, place = _first_module(folder)
     found = (read_json(place / name) for name in _TRANSFORMER_FILES)
     return next((settings for settings in found if settings), {})
@@ -176,6 +179,11 @@ def refuse_chat(folder: Path, has_template: bool) -> None:
             "chat_template in tokenizer_config.json) out of a copy of the folder, and 'message' "
             "out of modality_config where its sentence_bert_config.json has it"
         )
+
+
+def lowercases(folder: Path) -> bool:
+    """Whether that module lowercases a text, which no tokenizer.json says."""
+    return bool(read_transformer_settings(folder).get("do_lower_case"))
 
 
 def longest_of(settings: dict[str, Any]) -> int | None:
