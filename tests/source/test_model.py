@@ -965,11 +965,53 @@ def test_a_text_is_as_long_as_the_positions_behind_the_padding_id(
     change(tmp_path / "tokenizer_config.json", model_max_length=10**30)
     (tmp_path / "model.safetensors").touch()
     longest = open_source(str(tmp_path), task="feature-extraction").max_length
+    assert longest is not None
     model = transformers.AutoModel.from_config(config).eval()
     with torch.inference_mode():
         model(input_ids=torch.full((1, longest), 5), attention_mask=torch.ones(1, longest))
         with pytest.raises((IndexError, RuntimeError)):
             model(input_ids=torch.full((1, longest + 1), 5))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "openai-gpt"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_text_is_as_long_as_the_positions_that_a_family_calls_otherwise(
+    tmp_path: Path, family: str
+) -> None:
+    config = transformers.AutoConfig.for_model(
+        family, vocab_size=120, n_embd=24, n_layer=1, n_head=2, n_positions=22
+    )
+    config.save_pretrained(str(tmp_path))
+    save_tokenizer(tmp_path)
+    change(tmp_path / "tokenizer_config.json", model_max_length=10**30)
+    (tmp_path / "model.safetensors").touch()
+    source = open_source(str(tmp_path), task="feature-extraction")
+    assert source.max_length == 22
+    model = transformers.AutoModel.from_config(config).eval()
+    with torch.inference_mode():
+        model(input_ids=torch.full((1, 22), 5))
+        with pytest.raises((IndexError, RuntimeError)):
+            model(input_ids=torch.full((1, 23), 5))
+
+
+def test_where_no_file_says_a_longest_text_any_may_be_asked_for(tmp_path: Path) -> None:
+    """T5's positions are relative, whatever n_positions its older files have."""
+    config = transformers.AutoConfig.for_model("t5", vocab_size=120, n_positions=20)
+    config.architectures = ["T5EncoderModel"]
+    config.save_pretrained(str(tmp_path))
+    save_tokenizer(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    assert open_source(str(tmp_path), task="sentence-embedding").max_length == POSITIONS
+    change(tmp_path / "tokenizer_config.json", model_max_length=10**30)
+    source = open_source(str(tmp_path), task="sentence-embedding")
+    assert source.max_length is None
+    tokens = tokens_of(source, None, ())
+    assert tokens.max_length == 512
+    [remark] = remarks_of(source, tokens, None)
+    assert "says how long a text may be: the endpoint takes up to 512 tokens" in remark
+    assert "longer ones are cut; --max-length N takes longer ones" in remark
+    assert tokens_of(source, 600, ()).max_length == 600
+    assert remarks_of(source, tokens_of(source, 600, ()), 600) == ()
 
 
 def test_no_family_that_counts_positions_from_the_padding_id_is_left_out() -> None:

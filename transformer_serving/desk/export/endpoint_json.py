@@ -21,6 +21,8 @@ LIMITS = Limits(max_texts=1024, max_characters=200_000, max_tokens=262_144, max_
 _MANY_TEXTS = dict.fromkeys(("sentence-embedding", "sentence-similarity"), 2048)
 # Attention over a whole text of more tokens needs gigabytes; who wants it says so.
 _LONGEST_UNASKED = 8192
+# Where no file of the model says how long a text may be.
+_LONGEST_UNSAID = 512
 # Whose references refuse or fail where a text is too long.
 _UNCUT_TASKS = ("text-classification", "fill-mask", "feature-extraction")
 # Whose references cut where the tokenizer says, and nowhere where it does not; the others' cut.
@@ -46,8 +48,8 @@ def cuts_unasked(task: str, own_limit: int | None, longest: int) -> bool:
 
 def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int]) -> Tokens:
     """Lengths and padding of the endpoint. Raises ConversionRefused for a max_length too long."""
-    longest = max_length or min(source.max_length, _LONGEST_UNASKED)
-    if not 1 <= longest <= source.max_length:
+    longest = max_length or min(source.max_length or _LONGEST_UNSAID, _LONGEST_UNASKED)
+    if not 1 <= longest <= (source.max_length or longest):
         raise ConversionRefused(
             f"--max-length must be from 1 to {source.max_length} for this model, got {longest}"
         )
@@ -100,6 +102,12 @@ def _shorter_than_the_model(source: ModelSource, tokens: Tokens, asked: int | No
     if asked is not None or tokens.max_length == source.max_length:
         return None
     fate = "cut" if tokens.truncate else "refused with 413"
+    if source.max_length is None:
+        return (
+            f"no file of the model says how long a text may be: the endpoint takes up to "
+            f"{tokens.max_length} tokens; longer ones are {fate}; --max-length N takes longer "
+            "ones, as far as parity finds them answered alike"
+        )
     return (
         f"the endpoint takes texts of up to {tokens.max_length} tokens, the model up to "
         f"{source.max_length}; longer ones are {fate}; --max-length {source.max_length} takes "

@@ -211,7 +211,7 @@ def _scorer(source: ModelSource, endpoint: Endpoint) -> Callable[[str, Sequence[
     return partial(_similarities, model, *_encoders(model, source.task))
 
 
-def _set_lengths_of_sides(transformer: Any, longest: int, ours: int) -> None:
+def _set_lengths_of_sides(transformer: Any, longest: int | None, ours: int) -> None:
     """The lengths of a query and of a document, which stand in the place of the one for all texts.
     Raises ConversionRefused where one is shorter; one that is longer than the model's `longest`
     stays, so that the answers tell."""
@@ -223,7 +223,7 @@ def _set_lengths_of_sides(transformer: Any, longest: int, ours: int) -> None:
                 f"sentence_bert_config.json, and the endpoint would at {ours}; convert with "
                 f"--max-length {own}, or a copy of the folder without {name}"
             )
-        if own is not None and own <= longest:
+        if own is not None and (longest is None or own <= longest):
             setattr(transformer, name, ours)
 
 

@@ -14,6 +14,8 @@ from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.interruption import reraise_interruption
 from transformer_serving.desk.source.json_files import read_json
 
+_POSITIONS = "max_position_embeddings"
+
 
 def read_model_config(folder: Path) -> dict[str, Any]:
     """config.json with its family's defaults filled in (a config may leave defaults out)."""
@@ -56,13 +58,21 @@ def size_of(config: Mapping[str, Any], name: str) -> int:
     return int(value)
 
 
+def positions_of(config: Mapping[str, Any]) -> int | None:
+    """How many positions a model has, by read_model_config; None where its family has no end of
+    them, or does not say it."""
+    found = config.get(_POSITIONS)
+    return found if isinstance(found, int) and found > 0 else None
+
+
 def _with_defaults(folder: Path, written: Mapping[str, Any]) -> dict[str, Any]:
     from transformers import AutoConfig
 
     try:
-        known: dict[str, Any] = AutoConfig.from_pretrained(
-            str(folder), trust_remote_code=False
-        ).to_dict()
+        found = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        # GPT-2 and its kin write them as n_positions, which T5's files have too and its class,
+        # whose positions are relative, does not read.
+        known = {**found.to_dict(), _POSITIONS: getattr(found, _POSITIONS, None)}
     # A family's class says by errors of any type what it cannot read.
     except Exception as error:
         reraise_interruption(error)

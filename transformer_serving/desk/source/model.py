@@ -13,7 +13,7 @@ from typing import Any
 from transformer_serving.contract.heads import TASK_HEADS
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.source.config import read_model_config, size_of
+from transformer_serving.desk.source.config import positions_of, read_model_config, size_of
 from transformer_serving.desk.source.foreign_code import refuse_own_model
 from transformer_serving.desk.source.labels import read_labels
 from transformer_serving.desk.source.padding import check_last_token, check_row
@@ -45,7 +45,6 @@ _OFFSET_POSITIONS = (
     *("mpnet", "longformer", "data2vec-text", "ibert", "luke", "lilt", "markuplm", "layoutlmv3"),
     "esm",
 )
-_DEFAULT_MAX_LENGTH = 512
 # A model's width, and how many attention heads share it.
 _HEAD_FIELDS = (
     ("hidden_size", "d_model", "dim", "n_embd"),
@@ -58,7 +57,8 @@ class ModelSource:
     """A model on disk, read but not loaded. `revision` is None for a folder.
 
     `classification` is there for heads with labels, `sentence` for those with vectors;
-    `head_size` is the width of an attention head, None where the config does not say.
+    `head_size` is the width of an attention head, None where the config does not say; likewise
+    `max_length`, the longest text in tokens, where no file does.
     """
 
     name: str
@@ -68,7 +68,7 @@ class ModelSource:
     head: str
     model_type: str
     tokenizer: TokenizerFile
-    max_length: int
+    max_length: int | None
     takes_token_types: bool
     vocabulary: int
     classification: Classification | None
@@ -219,14 +219,14 @@ def _first_position(config: Mapping[str, Any]) -> int:
 
 def _max_length(
     folder: Path, config: Mapping[str, Any], tokenizer: TokenizerFile, cut_by_sentences: bool
-) -> int:
+) -> int | None:
     """The longest text in tokens, special tokens included: the smallest of what the files say.
 
     `cut_by_sentences`: the reference is sentence-transformers, which has settings of its own.
     """
     bounds: list[int] = []
-    positions = config.get("max_position_embeddings")
-    if isinstance(positions, int) and positions > 0:
+    positions = positions_of(config)
+    if positions is not None:
         bounds.append(positions - _first_position(config))
     # It stands in the place of the tokenizer's own.
     sentence = longest_of(read_transformer_settings(folder)) if cut_by_sentences else None
@@ -234,4 +234,4 @@ def _max_length(
         bounds.append(sentence)
     elif tokenizer.max_length is not None:
         bounds.append(tokenizer.max_length)
-    return min(bounds, default=_DEFAULT_MAX_LENGTH)
+    return min(bounds, default=None)
