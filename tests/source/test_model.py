@@ -20,7 +20,7 @@ import torch
 import transformers
 from huggingface_hub.utils._paths import filter_repo_objects
 from tokenizers import Tokenizer as Library
-from transformers import AutoTokenizer, BertForMaskedLM
+from transformers import AutoTokenizer, BertForMaskedLM, BertForSequenceClassification
 
 from preprocess.tokens import Tokenizer
 from preprocess.windows import Windows
@@ -42,6 +42,7 @@ from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.sentence import SentenceSettings
 from transformer_serving.desk.source.tokenizer import read_tokenizer
 
+_TRANSFORMER = "sentence_transformers.models.Transformer"
 # The special pieces of a SentencePiece model, as its trainer calls them.
 _PIECES = ("unk", "bos", "eos", "pad")
 
@@ -255,6 +256,9 @@ def test_the_task_is_read_from_the_architecture(
             "sigmoid",
         ),
         ({"sentence_transformers": {"version": "4.0.0"}}, "sigmoid"),
+        # As CrossEncoder has it: what is not torch's own is not taken.
+        ({"sentence_transformers": {"activation_fn": "own.util.Identity"}}, "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": "own.util.Tanh"}}, "sigmoid"),
     ],
 )
 def test_a_cross_encoder_reranks_with_its_own_activation(
@@ -267,6 +271,53 @@ def test_a_cross_encoder_reranks_with_its_own_activation(
     assert source.classification.activation == activation
     similar = open_source(str(classifier), task="sentence-similarity")
     assert (similar.head, similar.sentence) == ("sequence", None)
+
+
+_IDENTITY, _TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
+
+
+@pytest.mark.parametrize(
+    ("modules", "own", "older", "expected"),
+    [
+        (True, _IDENTITY, _TANH, "none"),
+        (True, "own.Identity", _IDENTITY, "none"),
+        (True, "own.Identity", None, "sigmoid"),
+        (False, _IDENTITY, None, "sigmoid"),
+        (True, _TANH, _IDENTITY, r"config_sentence_transformers\.json \(activation_fn\)"),
+        (False, _IDENTITY, _TANH, r"config\.json \(sentence_transformers\.activation_fn\)"),
+    ],
+)
+def test_the_activation_is_that_of_cross_encoder_and_what_is_refused_says_where_it_stands(
+    classifier: Path, modules: bool, own: str, older: str | None, expected: str
+) -> None:
+    from sentence_transformers import CrossEncoder
+
+    config = classifier / "config.json"
+    change(config, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})
+    change(config, sentence_transformers={"activation_fn": older} if older else {"version": "4"})
+    model = BertForSequenceClassification(bert_config(num_labels=1))
+    model.save_pretrained(str(classifier.parent / "weights"))
+    shutil.copy(classifier.parent / "weights" / "model.safetensors", classifier)
+    if modules:
+        row = {"idx": 0, "name": "0", "path": "", "type": _TRANSFORMER}
+        (classifier / "modules.json").write_text(json.dumps([row]))
+        task = "sequence-classification"
+        change(classifier / "sentence_bert_config.json", transformer_task=task)
+    change(
+        classifier / "config_sentence_transformers.json",
+        model_type="CrossEncoder",
+        activation_fn=own,
+    )
+    if expected in ("none", "sigmoid"):
+        found = open_source(str(classifier), task="rerank").classification
+        assert found is not None
+        assert found.activation == expected
+        reference: Any = CrossEncoder(str(classifier), device="cpu")
+        names = {"none": "Identity", "sigmoid": "Sigmoid"}
+        assert type(reference.activation_fn).__name__ == names[expected]
+        return
+    with pytest.raises(ConversionRefused, match=f"activation in {expected} is '{_TANH}', .* set"):
+        open_source(str(classifier), task="rerank")
 
 
 def test_a_tokenizer_without_tokenizer_json_is_made_from_its_vocabulary(classifier: Path) -> None:

@@ -5,7 +5,7 @@ Tested by tests/source/test_model.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ _PROBLEM_TYPES = {
     "single_label_classification": "single_label",
 }
 _ACTIVATIONS = {"regression": "none", "multi_label": "sigmoid", "single_label": "softmax"}
+_OF_TORCH = "torch."
 # The last part of the dotted name that sentence-transformers writes.
 _CROSS_ENCODER_ACTIVATIONS = {"Identity": "none", "Sigmoid": "sigmoid"}
 
@@ -84,22 +85,36 @@ def _problem_type(config: Mapping[str, Any], labels: int) -> str:
 
 
 def _cross_encoder_activation(config: Mapping[str, Any], folder: Path) -> str:
-    """What sentence-transformers applies to a single score: the model's own choice, or sigmoid."""
-    written = (
-        (read_json(folder / "config_sentence_transformers.json") or {}).get("activation_fn")
-        or (config.get("sentence_transformers") or {}).get("activation_fn")
-        or config.get("sbert_ce_default_activation_function")
-    )
-    if written is None:
-        return "sigmoid"
-    activation = _CROSS_ENCODER_ACTIVATIONS.get(str(written).rsplit(".", 1)[-1])
-    if activation is None:
-        raise ConversionRefused(
-            f"the cross-encoder's activation '{written}' is none of "
-            f"{', '.join(_CROSS_ENCODER_ACTIVATIONS)}; set activation_fn in "
-            "config_sentence_transformers.json"
-        )
-    return activation
+    """What sentence-transformers applies to a single score: the model's own choice, or sigmoid.
+
+    It takes what comes from torch alone, and for anything else what it takes without."""
+    for place, written in _written_activations(config, folder):
+        if written is None or not str(written).startswith(_OF_TORCH):
+            continue
+        activation = _CROSS_ENCODER_ACTIVATIONS.get(str(written).rsplit(".", 1)[-1])
+        if activation is None:
+            raise ConversionRefused(
+                f"the cross-encoder's activation in {place} is '{one_line(written, 120)}', and "
+                f"served are {', '.join(_CROSS_ENCODER_ACTIVATIONS)}; where one of them is what "
+                "its scores may have, set that there, in a copy of the folder, to "
+                "torch.nn.modules.linear.Identity or torch.nn.modules.activation.Sigmoid"
+            )
+        return activation
+    return "sigmoid"
+
+
+def _written_activations(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Any]]:
+    """Where one may stand and what does, in the order of sentence-transformers; its own file is
+    read beside modules.json alone."""
+    own = "config_sentence_transformers.json"
+    if (folder / "modules.json").is_file():
+        yield f"{own} (activation_fn)", (read_json(folder / own) or {}).get("activation_fn")
+    newer = config.get("sentence_transformers")
+    if isinstance(newer, Mapping) and "activation_fn" in newer:
+        yield "config.json (sentence_transformers.activation_fn)", newer["activation_fn"]
+    else:
+        older = "sbert_ce_default_activation_function"
+        yield f"config.json ({older})", config.get(older)
 
 
 def columns_of(config: Mapping[str, Any], labels: Sequence[str]) -> Mapping[str, Any]:
