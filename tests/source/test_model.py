@@ -38,6 +38,7 @@ from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.export.endpoint_json import LIMITS, remarks_of, tokens_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.labels import read_labels
+from transformer_serving.desk.source.language_model import open_language_model
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.sentence import SentenceSettings
 from transformer_serving.desk.source.tokenizer import read_tokenizer
@@ -909,6 +910,28 @@ def test_safetensors_of_another_name_do_not_stand_for_the_weights(classifier: Pa
         open_source(str(classifier))
 
 
+@pytest.mark.parametrize("weights", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_an_adapter_is_refused_with_the_way_to_a_whole_model(
+    classifier: Path, weights: str
+) -> None:
+    adapter = classifier / "adapter_config.json"
+    adapter.write_text('{"peft_type": "LORA"}')
+    (classifier / weights).write_bytes(b"")
+    beside = "has an adapter .* beside its weights, .* delete adapter_config.json from a copy"
+    for opened in (open_source, open_language_model):
+        with pytest.raises(ConversionRefused, match=beside):
+            opened(str(classifier))
+    adapter.unlink()
+    assert open_source(str(classifier)).head == "sequence"
+    adapter.write_text("{}")
+    for name in ("config.json", "model.safetensors"):
+        (classifier / name).unlink()
+    alone = r"'model' is an adapter .* no whole model; merge it .* merge_and_unload\(\)"
+    for opened in (open_source, open_language_model):
+        with pytest.raises(ConversionRefused, match=alone):
+            opened(str(classifier))
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """A repository as a folder, and the snapshot that what is downloaded of it comes into."""
@@ -974,6 +997,14 @@ def test_pickles_of_the_model_itself_are_downloaded_where_that_is_asked_for(
         open_source("some-owner/some-model")
     open_source("some-owner/some-model", allow_pickle=True)
     assert (snapshot / "pytorch_model.bin").exists()
+
+
+def test_an_adapter_on_the_hub_is_not_asked_for_pickles(hub: tuple[Path, Path]) -> None:
+    repository, _ = hub
+    save_tokenizer(repository)
+    (repository / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConversionRefused, match="is an adapter .* no whole model"):
+        open_source("some-owner/some-model")
 
 
 def test_a_cache_made_of_links_is_read(classifier: Path, tmp_path: Path) -> None:

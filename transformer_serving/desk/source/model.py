@@ -13,7 +13,12 @@ from typing import Any
 from transformer_serving.contract.heads import TASK_HEADS
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.source.config import positions_of, read_model_config, size_of
+from transformer_serving.desk.source.config import (
+    positions_of,
+    read_model_config,
+    refuse_adapter,
+    size_of,
+)
 from transformer_serving.desk.source.foreign_code import refuse_own_model
 from transformer_serving.desk.source.labels import read_labels
 from transformer_serving.desk.source.padding import check_last_token, check_row
@@ -164,6 +169,8 @@ def locate_model(
             raise ConversionRefused(
                 f"--revision names a Hub revision, but '{model}' is a folder; leave it out"
             )
+        # Before its weights are looked at, which may be pickles.
+        refuse_adapter(path.resolve())
         return path.resolve(), path.resolve().name, None
     if path.is_absolute() or model.startswith(".") or model.count("/") > 1:
         raise ConversionRefused(f"folder '{model}' does not exist; name a model folder or a Hub id")
@@ -184,6 +191,7 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
     )
     try:
         folder = Path(snapshot_download(model, revision=revision, ignore_patterns=list(_IGNORED)))
+        refuse_adapter(folder)
         places = [place.relative_to(folder) for place in without_safetensors(folder)]
         if places and not allow_pickle:
             raise ConversionRefused(
