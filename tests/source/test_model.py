@@ -468,6 +468,17 @@ def test_labels_that_nobody_else_has_read_are_refused(
         read_labels(config, tmp_path, "text-classification")
 
 
+@pytest.mark.parametrize(("label", "named"), [(0, "a value of type int"), (None, "null")])
+def test_a_label_that_is_no_text_is_refused_where_answers_have_it(
+    classifier: Path, label: Any, named: str
+) -> None:
+    change(classifier / "config.json", id2label={"0": label}, label2id={"0": 0})
+    with pytest.raises(ConversionRefused, match=f"id2label must have .* label 0 is {named}; write"):
+        open_source(str(classifier))
+    # A pair's score has no name.
+    assert open_source(str(classifier), task="rerank").head == "sequence"
+
+
 @pytest.mark.parametrize(
     ("task", "message"),
     [

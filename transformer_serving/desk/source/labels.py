@@ -15,6 +15,8 @@ from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
 
 _CROSS_ENCODER_TASKS = ("rerank", "sentence-similarity")
+# Whose answers have the labels' names, which the reference gives as config.json has them.
+_NAMING_TASKS = ("text-classification", "token-classification")
 _PROBLEM_TYPES = {
     "regression": "regression",
     "multi_label_classification": "multi_label",
@@ -29,6 +31,8 @@ _CROSS_ENCODER_ACTIVATIONS = {"Identity": "none", "Sigmoid": "sigmoid"}
 def read_labels(config: Mapping[str, Any], folder: Path, task: str) -> Classification:
     """Labels, problem type and activation. Raises ConversionRefused where they are no use."""
     labels = _labels(config)
+    if task in _NAMING_TASKS:
+        _check_names(config)
     problem_type = _problem_type(config, len(labels))
     activation = _ACTIVATIONS[problem_type]
     if task in _CROSS_ENCODER_TASKS:
@@ -65,6 +69,18 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     if len(set(table.values())) != len(table):
         raise ConversionRefused("config.json's id2label names one label twice; correct it")
     return tuple(table[index] for index in range(len(table)))
+
+
+def _check_names(config: Mapping[str, Any]) -> None:
+    """Raises ConversionRefused for a label that is no text: an answer's is always one."""
+    for key, label in (config.get("id2label") or {}).items():
+        if not isinstance(label, str):
+            got = "null" if label is None else f"a value of type {type(label).__name__}"
+            raise ConversionRefused(
+                f"config.json's id2label must have a text for each label, and label {key} is "
+                f"{got}; write a name in quotation marks in a copy, or give those of an engine "
+                "that is brought by --labels"
+            )
 
 
 def _problem_type(config: Mapping[str, Any], labels: int) -> str:
