@@ -653,6 +653,25 @@ def test_a_cross_encoder_whose_score_is_made_behind_its_transformer_is_refused_b
         open_source(str(tmp_path / "scorer"), task=task)
 
 
+@pytest.mark.parametrize("task", ["auto", "rerank", "sentence-similarity"])
+def test_a_cross_encoder_with_a_default_prompt_is_refused(tmp_path: Path, task: str) -> None:
+    from sentence_transformers import CrossEncoder
+
+    base = save_model("bert", tmp_path / "base", num_labels=1)
+    model = CrossEncoder(
+        str(base), device="cpu", prompts={"q": "query: ", "none": ""}, default_prompt_name="q"
+    )
+    model.save_pretrained(str(tmp_path / "model"))
+    said = "a CrossEncoder with a default prompt .* set default_prompt_name to null in a copy"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source(str(tmp_path / "model"), task=task)
+    assert open_source(str(tmp_path / "model"), task="text-classification").head == "sequence"
+    for name in ("none", None):
+        settings = tmp_path / "model" / "config_sentence_transformers.json"
+        change(settings, default_prompt_name=name)
+        assert open_source(str(tmp_path / "model"), task=task).head == "sequence"
+
+
 @pytest.mark.parametrize("task", ["auto", "rerank", "sentence-embedding"])
 def test_a_cross_encoder_of_yes_and_no_is_refused_by_its_module(tmp_path: Path, task: str) -> None:
     from sentence_transformers import CrossEncoder

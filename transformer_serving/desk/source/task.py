@@ -100,6 +100,7 @@ def _check_kind(task: str, config: Mapping[str, Any], folder: Path) -> None:
         )
     if kind == CROSS_ENCODER:
         _check_score(folder)
+        _check_prompt(folder)
     if task != "sentence-embedding":
         _refuse_yes_or_no(task, config, folder)
     # Of a folder with modules those say what it is, whatever its encoder was before.
@@ -125,6 +126,18 @@ def _check_score(folder: Path) -> None:
             f"modules.json has {found}, and a {CROSS_ENCODER} is served whose Transformer, for "
             f"{_CLASSIFYING}, is its only module; convert the model's …ForSequenceClassification "
             "form with one label"
+        )
+
+
+def _check_prompt(folder: Path) -> None:
+    """Raises ConversionRefused for a cross-encoder with a prompt that stands before each pair."""
+    settings = read_json(folder / "config_sentence_transformers.json") or {}
+    default = settings.get("default_prompt_name")
+    if default is not None and (settings.get("prompts") or {}).get(default) != "":
+        raise ConversionRefused(
+            f"the model is a {CROSS_ENCODER} with a default prompt (default_prompt_name in "
+            "config_sentence_transformers.json), and pairs are served without any; where it may "
+            "be asked without, set default_prompt_name to null in a copy of the folder"
         )
 
 
