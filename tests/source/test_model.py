@@ -587,9 +587,66 @@ def test_a_reranker_that_answers_yes_or_no_is_no_embedder(classifier: Path, task
     with pytest.raises(ConversionRefused, match="is Qwen3ForCausalLM, .* answers yes or no, and"):
         open_source(str(classifier), task=task)
     assert open_source(str(classifier), task="sentence-embedding").head == "vector"
-    row = {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}
-    (classifier / "modules.json").write_text(json.dumps([row]))
+    rows = [
+        {"idx": at, "path": "", "type": f"sentence_transformers.models.{name}"}
+        for at, name in enumerate(("Transformer", "Pooling"))
+    ]
+    (classifier / "modules.json").write_text(json.dumps(rows))
     assert open_source(str(classifier), task=task).head == "vector"
+
+
+def test_modules_without_a_pooling_have_no_vector_of_a_text(tmp_path: Path) -> None:
+    model = sentence_model(tmp_path)
+    rows = json.loads((model / "modules.json").read_text())
+    (model / "modules.json").write_text(json.dumps(rows[:1]))
+    with pytest.raises(ConversionRefused, match="has no Pooling behind its Transformer"):
+        open_source(str(model))
+    # A Transformer may give it itself.
+    change(model / "sentence_bert_config.json", module_output_name="sentence_embedding")
+    assert open_source(str(model)).head == "vector"
+    (model / "modules.json").unlink()
+    assert open_source(str(model), task="sentence-embedding").head == "vector"
+
+
+def test_a_default_prompt_that_is_not_there_is_named(tmp_path: Path) -> None:
+    model = sentence_model(tmp_path, prompts={"q": "query: "}, default_prompt_name="nope")
+    said = r"default_prompt_name 'nope' is none of the prompts .*\(query, document, q\); correct"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source(str(model))
+    # These two sentence-transformers has itself, empty where nothing is written.
+    change(model / "config_sentence_transformers.json", default_prompt_name="document")
+    sentence = open_source(str(model)).sentence
+    assert sentence is not None
+    assert sentence.default_prompt is None
+
+
+@pytest.mark.parametrize("task", ["auto", "feature-extraction"])
+def test_an_encoder_without_its_decoder_is_sent_to_its_own_task(
+    classifier: Path, task: str
+) -> None:
+    change(classifier / "config.json", architectures=["T5EncoderModel"])
+    with pytest.raises(ConversionRefused, match="is T5EncoderModel, .* --task sentence-embedding"):
+        open_source(str(classifier), task=task)
+    assert open_source(str(classifier), task="sentence-embedding").head == "vector"
+
+
+@pytest.mark.parametrize("name", ["tf_model.h5", "flax_model.msgpack"])
+def test_weights_of_other_frameworks_alone_are_refused(
+    classifier: Path, hub: tuple[Path, Path], name: str
+) -> None:
+    shutil.copytree(classifier, hub[0], dirs_exist_ok=True)
+    (classifier / name).write_bytes(b"")
+    assert open_source(str(classifier)).head == "sequence"
+    (classifier / "model.safetensors").unlink()
+    for opened in (open_source, open_language_model):
+        with pytest.raises(ConversionRefused, match=f"'{name}' alone, and TensorFlow's and Flax's"):
+            opened(str(classifier), allow_pickle=True)
+    (hub[0] / "model.safetensors").rename(hub[0] / name)
+    with pytest.raises(ConversionRefused, match="where they are other frameworks' alone, Tensor"):
+        open_source("some-owner/some-model")
+    said = r"has neither 'model\.safetensors' nor 'pytorch_model\.bin', and TensorFlow's"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source("some-owner/some-model", allow_pickle=True)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.config import positions_of, read_model_config, size_of
 from transformer_serving.desk.source.generation_defaults import read_defaults
 from transformer_serving.desk.source.model import locate_model
-from transformer_serving.desk.source.pickled_weights import refuse_pickles
+from transformer_serving.desk.source.pickled_weights import refuse_others, refuse_pickles
 from transformer_serving.desk.source.tokenizer import (
     TokenizerFile,
     load_tokenizer,
@@ -70,6 +70,7 @@ def open_language_model(
     """
     folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
     refuse_pickles(folder, allowed=allow_pickle)
+    refuse_others(folder)
     config = read_model_config(folder)
     _check_architecture(config)
     defaults = read_defaults(folder)

@@ -5,7 +5,7 @@ Nothing here imports torch: a model that cannot be served is refused before anyt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,12 @@ from transformer_serving.desk.source.config import (
 from transformer_serving.desk.source.foreign_code import refuse_own_model
 from transformer_serving.desk.source.labels import read_labels
 from transformer_serving.desk.source.padding import check_last_token, check_row
-from transformer_serving.desk.source.pickled_weights import refuse_pickles, without_safetensors
+from transformer_serving.desk.source.pickled_weights import (
+    NOT_READ,
+    refuse_others,
+    refuse_pickles,
+    without_safetensors,
+)
 from transformer_serving.desk.source.sentence import (
     BARE_ENCODER,
     SentenceSettings,
@@ -105,6 +110,7 @@ def open_source(
     refuse_pickles(folder, allowed=allow_pickle)
     refuse_own_modules(folder)
     encoder = transformer_folder(folder)
+    refuse_others(encoder)
     config = read_model_config(encoder)
     chosen = task_of(config, folder, task)
     head = head_of(chosen, config, folder)
@@ -195,13 +201,15 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
         places = [place.relative_to(folder) for place in without_safetensors(folder)]
         if places and not allow_pickle:
             raise ConversionRefused(
-                f"'{model}' has no '{places[0] / 'model.safetensors'}': these weights are pickles, "
-                "and reading one runs what its writer put into it; where you trust the writer, say "
-                "--allow-pickle"
+                f"'{model}' has no '{places[0] / 'model.safetensors'}': where its weights are "
+                "pickles ('pytorch_model.bin'), reading one runs what its writer put into it; "
+                "where you trust the writer, say --allow-pickle; where they are other frameworks' "
+                f"alone, {NOT_READ.removeprefix('and ')}"
             )
         if places:
             patterns = [(place / _PICKLED_WEIGHTS).as_posix() for place in places]
             snapshot_download(model, revision=revision, allow_patterns=patterns)
+            _check_arrived(model, folder, places)
     except unreachable as error:
         if constants.HF_HUB_OFFLINE:
             raise ConversionRefused(
@@ -214,6 +222,16 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
             "model, or copy the model into a folder and name that"
         ) from error
     return folder
+
+
+def _check_arrived(model: str, folder: Path, places: Sequence[Path]) -> None:
+    """Raises ConversionRefused where the repository has no weights of torch at one of `places`."""
+    for place in places:
+        if not any((folder / place).glob(_PICKLED_WEIGHTS)):
+            raise ConversionRefused(
+                f"'{model}' has neither '{place / 'model.safetensors'}' nor "
+                f"'{place / 'pytorch_model.bin'}', {NOT_READ}"
+            )
 
 
 def _first_position(config: Mapping[str, Any]) -> int:

@@ -25,6 +25,8 @@ _ARCHITECTURES = {
 }
 # Ends of architectures that write text: source.language_model opens those, for one task alone.
 _ENCODER_DECODERS = ("ForConditionalGeneration",)
+# Of a family of encoders with decoders, which transformers' AutoModel loads whole.
+_ENCODER_ALONE = "EncoderModel"
 _CAUSAL = "ForCausalLM"
 _GENERATORS = (_CAUSAL, "LMHeadModel", *_ENCODER_DECODERS)
 _CLASSIFYING = "sequence-classification"
@@ -79,6 +81,12 @@ def head_of(task: str, config: Mapping[str, Any], folder: Path) -> str:
         return "sequence" if is_cross_encoder(config, folder) else "vector"
     needed = _NEEDED_BY_HEAD.get(heads[0])
     names = config.get("architectures") or ()
+    if heads[0] == "token_vectors" and any(str(name).endswith(_ENCODER_ALONE) for name in names):
+        raise ConversionRefused(
+            f"the model is {_named(config)}, an encoder without its decoder, and "
+            "feature-extraction asks both; name --task sentence-embedding to serve the encoder's "
+            "vectors"
+        )
     # Without the head's weights transformers would make them up, and parity would agree with it.
     if needed is not None and names and not any(str(name).endswith(needed) for name in names):
         raise ConversionRefused(
