@@ -294,12 +294,32 @@ def test_a_brought_engines_texts_are_lowercased_and_cut_as_a_converted_ones(
     tokenizer["normalizer"] = None
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    row = {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}
+    (folder / "modules.json").write_text(json.dumps([row]))
     task_of_it = ("--task", task, "--text", json.dumps(PAIRS[task]))
     done = made(folder, summing_engine(tmp_path / "sums.onnx", 8), target, *task_of_it)
     assert done.exit_code == 0, done.output
     content = (target / "tokenizer.json").read_bytes()
     assert "train" in Tokenizer.from_buffer(content).encode("Train").tokens
     assert json.loads((target / "endpoint.json").read_text())["tokens"]["truncate"]
+
+
+@pytest.mark.parametrize("limit", [48, int(1e30)])
+def test_a_brought_engines_texts_are_cut_where_its_tokenizer_cuts_them(
+    limit: int, tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    folder, target = tmp_path / "tokenizer", tmp_path / "own"
+    shutil.copytree(tiny_classifier, folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["model_max_length"] = limit
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    body = {"text": "the train left", "candidate_labels": ["snow", "tea"]}
+    done = made(
+        folder, tiny_bundle / "model" / "model.onnx", target, "--max-length", "48",
+        "--task", "zero-shot-classification", "--text", json.dumps(body),
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert open_bundle(target).endpoint.tokens.truncate is (limit == 48)
 
 
 LONG = "the train left early because of snow and we waited in a small warm room " * 2

@@ -24,6 +24,7 @@ from tests.tiny_models import (
     save_tokenizer,
 )
 from transformer_serving.contract.endpoint import OutputTensor
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.export.cleaning import clean_onnx
@@ -505,6 +506,60 @@ def test_a_token_that_only_one_answer_has_is_another_decision() -> None:
     for expected, got in ((both, both[:1]), (both[:1], both)):
         found = distance("token-classification", expected, got, 1e-4)
         assert (found.difference, found.agreement) == (0.0, 0.5)
+
+
+def without_a_limit(model: Path) -> Path:
+    """As many tokenizers are: they say no longest text, and their pipelines cut none."""
+    settings = model / "tokenizer_config.json"
+    values = json.loads(settings.read_text())
+    settings.write_text(json.dumps({**values, "model_max_length": int(1e30)}))
+    return model
+
+
+_LONG = "the train left early because of snow and we waited in a small warm room " * 8
+
+
+@pytest.mark.parametrize(
+    ("task", "head", "asked"),
+    [
+        ("token-classification", "ForTokenClassification", {"parameters": {"ignore_labels": []}}),
+        (
+            "zero-shot-classification",
+            "ForSequenceClassification",
+            {"candidate_labels": ["travel", "music"]},
+        ),
+    ],
+)
+def test_a_text_that_the_reference_reads_to_its_end_is_not_cut(
+    task: str, head: str, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    """DeBERTa's positions are relative: it reads longer texts than its config says."""
+    labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
+    model = save_model("deberta-v3", tmp_path / "model", head, id2label=labels, num_labels=3)
+    source = open_source(str(without_a_limit(model)), task=task)
+    graph = export_onnx(source, tmp_path / "graph.onnx")
+    clean_onnx(graph.path)
+    endpoint = endpoint_of(source, graph, tokens_of(source, None, (16,)), LIMITS)
+    files = EngineFiles("onnxruntime", "fp32", (graph.path,))
+    case = prepare_case(source, endpoint)
+    refuse_when_over(compare(case, files))
+    assert case.shapes.parity_set.buckets[-1] == endpoint.tokens.max_length
+    local = LocalEndpoint(endpoint, source.tokenizer.content, open_engine(files))
+    with pytest.raises(ServingError, match="shorten it or send truncate") as caught:
+        local.answer({"text": _LONG, **asked})
+    assert (caught.value.kind.status, caught.value.limit) == (413, endpoint.tokens.max_length)
+    assert local.answer({"text": _LONG, "truncate": True, **asked})
+    # An endpoint that cuts there unasked is found.
+    cutting = replace(endpoint, tokens=replace(endpoint.tokens, truncate=True))
+    with pytest.raises(ConversionRefused):
+        refuse_when_over(compare(prepare_case(source, cutting), files))
+
+
+def test_an_endpoint_too_short_for_its_golden_request_is_refused_by_name(model: Model) -> None:
+    source = open_source(str(model.folder))
+    tokens = tokens_of(source, 4, ())
+    with pytest.raises(ConversionRefused, match="at most 4 tokens .* name a longer --max-length"):
+        prepare_case(source, replace(model.case.endpoint, tokens=tokens))
 
 
 @pytest.mark.parametrize("task", ["sentence-embedding", "rerank"])

@@ -20,7 +20,7 @@ import torch
 import transformers
 from huggingface_hub.utils._paths import filter_repo_objects
 from tokenizers import Tokenizer as Library
-from transformers import AutoTokenizer, BertForMaskedLM
+from transformers import AutoTokenizer, BertForMaskedLM, BertForSequenceClassification
 
 from preprocess.tokens import Tokenizer
 from preprocess.windows import Windows
@@ -35,13 +35,15 @@ from tests.tiny_models import (
     save_tokenizer,
 )
 from transformer_serving.contract.meanings import Classification
-from transformer_serving.desk.export.endpoint_json import LIMITS, tokens_of
+from transformer_serving.desk.export.endpoint_json import LIMITS, remarks_of, tokens_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.labels import read_labels
+from transformer_serving.desk.source.language_model import open_language_model
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.sentence import SentenceSettings
 from transformer_serving.desk.source.tokenizer import read_tokenizer
 
+_TRANSFORMER = "sentence_transformers.models.Transformer"
 # The special pieces of a SentencePiece model, as its trainer calls them.
 _PIECES = ("unk", "bos", "eos", "pad")
 
@@ -77,6 +79,39 @@ def test_tokenizer_neither_pads_nor_cuts(classifier: Path) -> None:
     assert len(tokenizer.encode("the train " * 30).ids) == 62
 
 
+@pytest.mark.parametrize("task", ["token-classification", "zero-shot-classification"])
+@pytest.mark.parametrize(
+    ("own", "asked", "said"),
+    [
+        (POSITIONS, None, None),
+        (30, None, None),
+        (10**30, None, "says no longest text"),
+        (1e30, None, "says no longest text"),
+        (POSITIONS + 1, None, "cuts at 49 tokens"),
+        (POSITIONS, 20, "cuts at 48 tokens"),
+    ],
+)
+def test_texts_are_cut_unasked_where_the_tokenizer_has_its_pipeline_cut_them(
+    classifier: Path, task: str, own: float, asked: int | None, said: str | None
+) -> None:
+    change(classifier / "tokenizer_config.json", model_max_length=own)
+    if task == "token-classification":
+        change(classifier / "config.json", architectures=["BertForTokenClassification"])
+    source = open_source(str(classifier), task=task)
+    tokens = tokens_of(source, asked, ())
+    assert tokens.truncate is (said is None)
+    remarks = remarks_of(source, tokens, asked)
+    assert len(remarks) == (said is not None)
+    for remark in remarks:
+        assert str(said) in remark
+        assert f"set model_max_length to {tokens.max_length} in the tokenizer_config" in remark
+        change(classifier / "tokenizer_config.json", model_max_length=tokens.max_length)
+        assert tokens_of(open_source(str(classifier), task=task), asked, ()).truncate
+    others = open_source(str(classifier), task="sentence-embedding")
+    assert tokens_of(others, asked, ()).truncate
+    assert not remarks_of(others, tokens_of(others, asked, ()), asked)
+
+
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 def test_special_tokens_that_a_text_writes_out_are_what_transformers_takes_them_for(
     split: bool, classifier: Path
@@ -105,9 +140,30 @@ def test_roberta_counts_positions_from_its_padding_id(tmp_path: Path) -> None:
 def test_the_smallest_length_of_the_files_counts(classifier: Path) -> None:
     change(classifier / "tokenizer_config.json", model_max_length=30)
     assert open_source(str(classifier)).max_length == 30
-    change(classifier / "sentence_bert_config.json", max_seq_length=20)
-    assert open_source(str(classifier)).max_length == 30
-    assert open_source(str(classifier), task="sentence-embedding").max_length == 20
+
+
+@pytest.mark.parametrize("place", ["", "0_Transformer"])
+def test_settings_of_a_transformer_module_count_beside_modules_json_alone(
+    tmp_path: Path, place: str
+) -> None:
+    """Of a bare folder sentence-transformers never reads them, nor of a module's own folder."""
+    from sentence_transformers import CrossEncoder, SentenceTransformer
+
+    model = save_older_layout(tmp_path) / place if place else save_encoder(tmp_path / "model")
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = None
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    change(model / "sentence_bert_config.json", max_seq_length=20, do_lower_case=True)
+    reference: Any = SentenceTransformer(str(model), device="cpu")
+    source = open_source(str(model), task="sentence-embedding")
+    assert source.max_length == reference.max_seq_length == POSITIONS
+    words = Library.from_buffer(source.tokenizer.content).encode("Train the").ids
+    assert words == reference.tokenizer("Train the")["input_ids"]
+    change(
+        model / "config.json", architectures=["BertForSequenceClassification"], id2label={0: "0"}
+    )
+    crossing: Any = CrossEncoder(str(model), device="cpu")
+    assert open_source(str(model), task="rerank").max_length == crossing.max_seq_length
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "xlm-roberta", "xlnet"])
@@ -201,6 +257,9 @@ def test_the_task_is_read_from_the_architecture(
             "sigmoid",
         ),
         ({"sentence_transformers": {"version": "4.0.0"}}, "sigmoid"),
+        # As CrossEncoder has it: what is not torch's own is not taken.
+        ({"sentence_transformers": {"activation_fn": "own.util.Identity"}}, "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": "own.util.Tanh"}}, "sigmoid"),
     ],
 )
 def test_a_cross_encoder_reranks_with_its_own_activation(
@@ -213,6 +272,53 @@ def test_a_cross_encoder_reranks_with_its_own_activation(
     assert source.classification.activation == activation
     similar = open_source(str(classifier), task="sentence-similarity")
     assert (similar.head, similar.sentence) == ("sequence", None)
+
+
+_IDENTITY, _TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
+
+
+@pytest.mark.parametrize(
+    ("modules", "own", "older", "expected"),
+    [
+        (True, _IDENTITY, _TANH, "none"),
+        (True, "own.Identity", _IDENTITY, "none"),
+        (True, "own.Identity", None, "sigmoid"),
+        (False, _IDENTITY, None, "sigmoid"),
+        (True, _TANH, _IDENTITY, r"config_sentence_transformers\.json \(activation_fn\)"),
+        (False, _IDENTITY, _TANH, r"config\.json \(sentence_transformers\.activation_fn\)"),
+    ],
+)
+def test_the_activation_is_that_of_cross_encoder_and_what_is_refused_says_where_it_stands(
+    classifier: Path, modules: bool, own: str, older: str | None, expected: str
+) -> None:
+    from sentence_transformers import CrossEncoder
+
+    config = classifier / "config.json"
+    change(config, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})
+    change(config, sentence_transformers={"activation_fn": older} if older else {"version": "4"})
+    model = BertForSequenceClassification(bert_config(num_labels=1))
+    model.save_pretrained(str(classifier.parent / "weights"))
+    shutil.copy(classifier.parent / "weights" / "model.safetensors", classifier)
+    if modules:
+        row = {"idx": 0, "name": "0", "path": "", "type": _TRANSFORMER}
+        (classifier / "modules.json").write_text(json.dumps([row]))
+        task = "sequence-classification"
+        change(classifier / "sentence_bert_config.json", transformer_task=task)
+    change(
+        classifier / "config_sentence_transformers.json",
+        model_type="CrossEncoder",
+        activation_fn=own,
+    )
+    if expected in ("none", "sigmoid"):
+        found = open_source(str(classifier), task="rerank").classification
+        assert found is not None
+        assert found.activation == expected
+        reference: Any = CrossEncoder(str(classifier), device="cpu")
+        names = {"none": "Identity", "sigmoid": "Sigmoid"}
+        assert type(reference.activation_fn).__name__ == names[expected]
+        return
+    with pytest.raises(ConversionRefused, match=f"activation in {expected} is '{_TANH}', .* set"):
+        open_source(str(classifier), task="rerank")
 
 
 def test_a_tokenizer_without_tokenizer_json_is_made_from_its_vocabulary(classifier: Path) -> None:
@@ -311,7 +417,7 @@ def test_a_tokenizer_without_files_or_in_python_is_refused(classifier: Path) -> 
 
 
 def test_lowercase_of_sentence_transformers_reaches_the_tokenizer(tmp_path: Path) -> None:
-    model = save_encoder(tmp_path)
+    model = sentence_model(tmp_path)
     tokenizer = json.loads((model / "tokenizer.json").read_text())
     tokenizer["normalizer"] = None
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -360,6 +466,17 @@ def test_labels_that_nobody_else_has_read_are_refused(
 ) -> None:
     with pytest.raises(ConversionRefused, match=message):
         read_labels(config, tmp_path, "text-classification")
+
+
+@pytest.mark.parametrize(("label", "named"), [(0, "a value of type int"), (None, "null")])
+def test_a_label_that_is_no_text_is_refused_where_answers_have_it(
+    classifier: Path, label: Any, named: str
+) -> None:
+    change(classifier / "config.json", id2label={"0": label}, label2id={"0": 0})
+    with pytest.raises(ConversionRefused, match=f"id2label must have .* label 0 is {named}; write"):
+        open_source(str(classifier))
+    # A pair's score has no name.
+    assert open_source(str(classifier), task="rerank").head == "sequence"
 
 
 @pytest.mark.parametrize(
@@ -470,9 +587,66 @@ def test_a_reranker_that_answers_yes_or_no_is_no_embedder(classifier: Path, task
     with pytest.raises(ConversionRefused, match="is Qwen3ForCausalLM, .* answers yes or no, and"):
         open_source(str(classifier), task=task)
     assert open_source(str(classifier), task="sentence-embedding").head == "vector"
-    row = {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}
-    (classifier / "modules.json").write_text(json.dumps([row]))
+    rows = [
+        {"idx": at, "path": "", "type": f"sentence_transformers.models.{name}"}
+        for at, name in enumerate(("Transformer", "Pooling"))
+    ]
+    (classifier / "modules.json").write_text(json.dumps(rows))
     assert open_source(str(classifier), task=task).head == "vector"
+
+
+def test_modules_without_a_pooling_have_no_vector_of_a_text(tmp_path: Path) -> None:
+    model = sentence_model(tmp_path)
+    rows = json.loads((model / "modules.json").read_text())
+    (model / "modules.json").write_text(json.dumps(rows[:1]))
+    with pytest.raises(ConversionRefused, match="has no Pooling behind its Transformer"):
+        open_source(str(model))
+    # A Transformer may give it itself.
+    change(model / "sentence_bert_config.json", module_output_name="sentence_embedding")
+    assert open_source(str(model)).head == "vector"
+    (model / "modules.json").unlink()
+    assert open_source(str(model), task="sentence-embedding").head == "vector"
+
+
+def test_a_default_prompt_that_is_not_there_is_named(tmp_path: Path) -> None:
+    model = sentence_model(tmp_path, prompts={"q": "query: "}, default_prompt_name="nope")
+    said = r"default_prompt_name 'nope' is none of the prompts .*\(query, document, q\); correct"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source(str(model))
+    # These two sentence-transformers has itself, empty where nothing is written.
+    change(model / "config_sentence_transformers.json", default_prompt_name="document")
+    sentence = open_source(str(model)).sentence
+    assert sentence is not None
+    assert sentence.default_prompt is None
+
+
+@pytest.mark.parametrize("task", ["auto", "feature-extraction"])
+def test_an_encoder_without_its_decoder_is_sent_to_its_own_task(
+    classifier: Path, task: str
+) -> None:
+    change(classifier / "config.json", architectures=["T5EncoderModel"])
+    with pytest.raises(ConversionRefused, match="is T5EncoderModel, .* --task sentence-embedding"):
+        open_source(str(classifier), task=task)
+    assert open_source(str(classifier), task="sentence-embedding").head == "vector"
+
+
+@pytest.mark.parametrize("name", ["tf_model.h5", "flax_model.msgpack"])
+def test_weights_of_other_frameworks_alone_are_refused(
+    classifier: Path, hub: tuple[Path, Path], name: str
+) -> None:
+    shutil.copytree(classifier, hub[0], dirs_exist_ok=True)
+    (classifier / name).write_bytes(b"")
+    assert open_source(str(classifier)).head == "sequence"
+    (classifier / "model.safetensors").unlink()
+    for opened in (open_source, open_language_model):
+        with pytest.raises(ConversionRefused, match=f"'{name}' alone, and TensorFlow's and Flax's"):
+            opened(str(classifier), allow_pickle=True)
+    (hub[0] / "model.safetensors").rename(hub[0] / name)
+    with pytest.raises(ConversionRefused, match="where they are other frameworks' alone, Tensor"):
+        open_source("some-owner/some-model")
+    said = r"has neither 'model\.safetensors' nor 'pytorch_model\.bin', and TensorFlow's"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source("some-owner/some-model", allow_pickle=True)
 
 
 @pytest.mark.parametrize(
@@ -534,6 +708,25 @@ def test_a_cross_encoder_whose_score_is_made_behind_its_transformer_is_refused_b
     CrossEncoder(modules=modules, device="cpu").save_pretrained(str(tmp_path / "scorer"))
     with pytest.raises(ConversionRefused, match="has 'Pooling', and a CrossEncoder is served"):
         open_source(str(tmp_path / "scorer"), task=task)
+
+
+@pytest.mark.parametrize("task", ["auto", "rerank", "sentence-similarity"])
+def test_a_cross_encoder_with_a_default_prompt_is_refused(tmp_path: Path, task: str) -> None:
+    from sentence_transformers import CrossEncoder
+
+    base = save_model("bert", tmp_path / "base", num_labels=1)
+    model = CrossEncoder(
+        str(base), device="cpu", prompts={"q": "query: ", "none": ""}, default_prompt_name="q"
+    )
+    model.save_pretrained(str(tmp_path / "model"))
+    said = "a CrossEncoder with a default prompt .* set default_prompt_name to null in a copy"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source(str(tmp_path / "model"), task=task)
+    assert open_source(str(tmp_path / "model"), task="text-classification").head == "sequence"
+    for name in ("none", None):
+        settings = tmp_path / "model" / "config_sentence_transformers.json"
+        change(settings, default_prompt_name=name)
+        assert open_source(str(tmp_path / "model"), task=task).head == "sequence"
 
 
 @pytest.mark.parametrize("task", ["auto", "rerank", "sentence-embedding"])
@@ -804,6 +997,28 @@ def test_safetensors_of_another_name_do_not_stand_for_the_weights(classifier: Pa
         open_source(str(classifier))
 
 
+@pytest.mark.parametrize("weights", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_an_adapter_is_refused_with_the_way_to_a_whole_model(
+    classifier: Path, weights: str
+) -> None:
+    adapter = classifier / "adapter_config.json"
+    adapter.write_text('{"peft_type": "LORA"}')
+    (classifier / weights).write_bytes(b"")
+    beside = "has an adapter .* beside its weights, .* delete adapter_config.json from a copy"
+    for opened in (open_source, open_language_model):
+        with pytest.raises(ConversionRefused, match=beside):
+            opened(str(classifier))
+    adapter.unlink()
+    assert open_source(str(classifier)).head == "sequence"
+    adapter.write_text("{}")
+    for name in ("config.json", "model.safetensors"):
+        (classifier / name).unlink()
+    alone = r"'model' is an adapter .* no whole model; merge it .* merge_and_unload\(\)"
+    for opened in (open_source, open_language_model):
+        with pytest.raises(ConversionRefused, match=alone):
+            opened(str(classifier))
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """A repository as a folder, and the snapshot that what is downloaded of it comes into."""
@@ -871,6 +1086,14 @@ def test_pickles_of_the_model_itself_are_downloaded_where_that_is_asked_for(
     assert (snapshot / "pytorch_model.bin").exists()
 
 
+def test_an_adapter_on_the_hub_is_not_asked_for_pickles(hub: tuple[Path, Path]) -> None:
+    repository, _ = hub
+    save_tokenizer(repository)
+    (repository / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConversionRefused, match="is an adapter .* no whole model"):
+        open_source("some-owner/some-model")
+
+
 def test_a_cache_made_of_links_is_read(classifier: Path, tmp_path: Path) -> None:
     """As the Hub's cache is: each file of a snapshot is a link to its bytes."""
     snapshot = tmp_path / "snapshot"
@@ -911,11 +1134,53 @@ def test_a_text_is_as_long_as_the_positions_behind_the_padding_id(
     change(tmp_path / "tokenizer_config.json", model_max_length=10**30)
     (tmp_path / "model.safetensors").touch()
     longest = open_source(str(tmp_path), task="feature-extraction").max_length
+    assert longest is not None
     model = transformers.AutoModel.from_config(config).eval()
     with torch.inference_mode():
         model(input_ids=torch.full((1, longest), 5), attention_mask=torch.ones(1, longest))
         with pytest.raises((IndexError, RuntimeError)):
             model(input_ids=torch.full((1, longest + 1), 5))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "openai-gpt"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_text_is_as_long_as_the_positions_that_a_family_calls_otherwise(
+    tmp_path: Path, family: str
+) -> None:
+    config = transformers.AutoConfig.for_model(
+        family, vocab_size=120, n_embd=24, n_layer=1, n_head=2, n_positions=22
+    )
+    config.save_pretrained(str(tmp_path))
+    save_tokenizer(tmp_path)
+    change(tmp_path / "tokenizer_config.json", model_max_length=10**30)
+    (tmp_path / "model.safetensors").touch()
+    source = open_source(str(tmp_path), task="feature-extraction")
+    assert source.max_length == 22
+    model = transformers.AutoModel.from_config(config).eval()
+    with torch.inference_mode():
+        model(input_ids=torch.full((1, 22), 5))
+        with pytest.raises((IndexError, RuntimeError)):
+            model(input_ids=torch.full((1, 23), 5))
+
+
+def test_where_no_file_says_a_longest_text_any_may_be_asked_for(tmp_path: Path) -> None:
+    """T5's positions are relative, whatever n_positions its older files have."""
+    config = transformers.AutoConfig.for_model("t5", vocab_size=120, n_positions=20)
+    config.architectures = ["T5EncoderModel"]
+    config.save_pretrained(str(tmp_path))
+    save_tokenizer(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    assert open_source(str(tmp_path), task="sentence-embedding").max_length == POSITIONS
+    change(tmp_path / "tokenizer_config.json", model_max_length=10**30)
+    source = open_source(str(tmp_path), task="sentence-embedding")
+    assert source.max_length is None
+    tokens = tokens_of(source, None, ())
+    assert tokens.max_length == 512
+    [remark] = remarks_of(source, tokens, None)
+    assert "says how long a text may be: the endpoint takes up to 512 tokens" in remark
+    assert "longer ones are cut; --max-length N takes longer ones" in remark
+    assert tokens_of(source, 600, ()).max_length == 600
+    assert remarks_of(source, tokens_of(source, 600, ()), 600) == ()
 
 
 def test_no_family_that_counts_positions_from_the_padding_id_is_left_out() -> None:

@@ -34,7 +34,7 @@ from transformer_serving.desk.export.endpoint_json import (
     LIMITS,
     endpoint_of,
     limits_of,
-    shorter_than_the_model,
+    remarks_of,
     tokens_of,
 )
 from transformer_serving.desk.export.onnx import tensors_of
@@ -162,8 +162,7 @@ def convert(
         )
         progress("bundle", str(target))
         bundle = write_bundle(content, target)
-        remark = shorter_than_the_model(source, tokens, request.max_length)
-        remarks = (remark,) if remark else ()
+        remarks = remarks_of(source, tokens, request.max_length)
         return Converted(bundle, parity, tuple(latencies), tuple(refused), chosen.gain, remarks)
 
 

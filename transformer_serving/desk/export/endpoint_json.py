@@ -21,8 +21,12 @@ LIMITS = Limits(max_texts=1024, max_characters=200_000, max_tokens=262_144, max_
 _MANY_TEXTS = dict.fromkeys(("sentence-embedding", "sentence-similarity"), 2048)
 # Attention over a whole text of more tokens needs gigabytes; who wants it says so.
 _LONGEST_UNASKED = 8192
-# Whose references refuse or fail where a text is too long; those of the others cut it.
-UNCUT_TASKS = ("text-classification", "fill-mask", "feature-extraction")
+# Where no file of the model says how long a text may be.
+_LONGEST_UNSAID = 512
+# Whose references refuse or fail where a text is too long.
+_UNCUT_TASKS = ("text-classification", "fill-mask", "feature-extraction")
+# Whose references cut where the tokenizer says, and nowhere where it does not; the others' cut.
+TASKS_CUT_BY_TOKENIZER = ("token-classification", "zero-shot-classification")
 
 
 def limits_of(task: str, limits: Limits = LIMITS) -> Limits:
@@ -32,10 +36,20 @@ def limits_of(task: str, limits: Limits = LIMITS) -> Limits:
     return replace(limits, max_texts=_MANY_TEXTS.get(task, limits.max_texts))
 
 
+def cuts_unasked(task: str, own_limit: int | None, longest: int) -> bool:
+    """Whether the task's reference cuts a text of more than `longest` tokens there, or before.
+
+    `own_limit` is the tokenizer's, in tokens, None where it says none.
+    """
+    if task in TASKS_CUT_BY_TOKENIZER:
+        return own_limit is not None and own_limit <= longest
+    return task not in _UNCUT_TASKS
+
+
 def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int]) -> Tokens:
     """Lengths and padding of the endpoint. Raises ConversionRefused for a max_length too long."""
-    longest = max_length or min(source.max_length, _LONGEST_UNASKED)
-    if not 1 <= longest <= source.max_length:
+    longest = max_length or min(source.max_length or _LONGEST_UNSAID, _LONGEST_UNASKED)
+    if not 1 <= longest <= (source.max_length or longest):
         raise ConversionRefused(
             f"--max-length must be from 1 to {source.max_length} for this model, got {longest}"
         )
@@ -50,7 +64,7 @@ def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int
         # Whatever the tokenizer says, which is meant for generating: positions count from the left
         # and heads read the first token, or find the last one by the mask.
         padding_side="right",
-        truncate=source.task not in UNCUT_TASKS,
+        truncate=cuts_unasked(source.task, tokenizer.max_length, longest),
         truncation_side=tokenizer.truncation_side,
         unk_id=tokenizer.unk_id,
         cls_id=tokenizer.cls_id,
@@ -60,11 +74,40 @@ def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int
     )
 
 
-def shorter_than_the_model(source: ModelSource, tokens: Tokens, asked: int | None) -> str | None:
+def remarks_of(source: ModelSource, tokens: Tokens, asked: int | None) -> tuple[str, ...]:
+    """What the owner is to know of the lengths of the endpoint's texts; `asked` is --max-length."""
+    found = (
+        _shorter_than_the_model(source, tokens, asked),
+        _read_on_by_the_reference(source, tokens),
+    )
+    return tuple(remark for remark in found if remark)
+
+
+def _read_on_by_the_reference(source: ModelSource, tokens: Tokens) -> str | None:
+    """What is said where others of the kind cut, and this one's reference does not."""
+    if source.task not in TASKS_CUT_BY_TOKENIZER or tokens.truncate:
+        return None
+    own = source.tokenizer.max_length
+    longer = "says no longest text (model_max_length)" if own is None else f"cuts at {own} tokens"
+    return (
+        f"texts of more than {tokens.max_length} tokens are refused with 413 and not cut, unless "
+        f"a request says truncate: the tokenizer {longer}, so the reference would not cut them "
+        f"there; where they are to be cut, set model_max_length to {tokens.max_length} in the "
+        "tokenizer_config.json of a copy of the model"
+    )
+
+
+def _shorter_than_the_model(source: ModelSource, tokens: Tokens, asked: int | None) -> str | None:
     """What is said of an endpoint whose texts are shorter than its model's without being asked."""
     if asked is not None or tokens.max_length == source.max_length:
         return None
     fate = "cut" if tokens.truncate else "refused with 413"
+    if source.max_length is None:
+        return (
+            f"no file of the model says how long a text may be: the endpoint takes up to "
+            f"{tokens.max_length} tokens; longer ones are {fate}; --max-length N takes longer "
+            "ones, as far as parity finds them answered alike"
+        )
     return (
         f"the endpoint takes texts of up to {tokens.max_length} tokens, the model up to "
         f"{source.max_length}; longer ones are {fate}; --max-length {source.max_length} takes "

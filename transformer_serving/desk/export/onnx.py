@@ -196,7 +196,7 @@ def input_names(source: ModelSource) -> tuple[str, ...]:
 def example_of(source: ModelSource, names: tuple[str, ...]) -> tuple[torch.Tensor, ...]:
     import torch
 
-    tokens = min(_EXAMPLE_TOKENS, source.max_length)
+    tokens = min(_EXAMPLE_TOKENS, source.max_length or _EXAMPLE_TOKENS)
     columns = torch.arange(_EXAMPLE_BATCH * tokens, dtype=torch.int32).reshape(_EXAMPLE_BATCH, -1)
     rows = {
         "input_ids": columns % 13 + source.tokenizer.pad_id % 2 + 1,

@@ -23,7 +23,7 @@ from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
-from transformer_serving.desk.export.endpoint_json import UNCUT_TASKS, limits_of
+from transformer_serving.desk.export.endpoint_json import cuts_unasked, limits_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.own_engine.engine import (
     check_file,
@@ -42,7 +42,11 @@ from transformer_serving.desk.own_engine.vectors import Asked, embedding_of, tok
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
-from transformer_serving.desk.source.sentence import longest_of, read_transformer_settings
+from transformer_serving.desk.source.sentence import (
+    longest_of,
+    lowercases,
+    read_transformer_settings,
+)
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
 
 # An answer of another machine, driver or instruction set differs by this much at most.
@@ -88,7 +92,8 @@ def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
     engine = engine_of(own.file)
     check_file(engine, own.file)
     tensors = own.tensors or _stated(engine, own.file)
-    tokenizer = read_tokenizer(own.tokenizer, lowercases="vector" in TASK_HEADS[own.task])
+    by_sentences = "vector" in TASK_HEADS[own.task]
+    tokenizer = read_tokenizer(own.tokenizer, lowercases=by_sentences and lowercases(own.tokenizer))
     endpoint = replace(endpoint_of(own, tensors, tokenizer), golden=dict(own.body))
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".bundle.", dir=target.parent) as scratch:
@@ -156,7 +161,7 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile) -> Tokens:
         pad_token=tokenizer.pad_token,
         pad_type_id=tokenizer.pad_type_id,
         padding_side=tokenizer.padding_side,
-        truncate=own.task not in UNCUT_TASKS,
+        truncate=cuts_unasked(own.task, tokenizer.max_length, longest),
         truncation_side=tokenizer.truncation_side,
         unk_id=tokenizer.unk_id,
         cls_id=tokenizer.cls_id,

@@ -49,16 +49,11 @@ def _single(texts: Sequence[str]) -> list[Body]:
     return [{"text": text} for text in texts]
 
 
-def _truncated(endpoint: Endpoint, texts: Sequence[str]) -> list[Body]:
-    first, *others = texts
-    return [{"text": first}, *({"text": text, "truncate": True} for text in others)]
-
-
 def _labelled_tokens(endpoint: Endpoint, texts: Sequence[str]) -> list[Body]:
     """Every token is asked for: where a model names things it finds nothing to name in most texts,
     and two empty answers are alike whatever was computed."""
     asked: Body = {"parameters": {"ignore_labels": []}}
-    return [{**body, **asked} for body in _truncated(endpoint, texts)]
+    return [{**body, **asked} for body in _single(texts)]
 
 
 def _vectors_of_tokens(endpoint: Endpoint, texts: Sequence[str]) -> list[Body]:

@@ -28,7 +28,7 @@ from transformer_serving.desk.failure import ConversionRefused, PrecisionRefused
 from transformer_serving.desk.parity.bodies import parity_bodies
 from transformer_serving.desk.parity.distance import Distance, distance
 from transformer_serving.desk.parity.engine_call import opened_or_refused
-from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.parity.local_endpoint import LocalEndpoint, short_enough
 from transformer_serving.desk.parity.reference import (
     reference_answers,
     reference_name,
@@ -118,7 +118,8 @@ def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
     Raises ConversionRefused where the reference has none.
     """
     texts = texts_of(source.tokenizer.content, endpoint.tokens)
-    bodies = parity_bodies(endpoint, texts)
+    every = parity_bodies(endpoint, texts)
+    bodies = short_enough(endpoint, source.tokenizer.content, every)
     try:
         expected = reference_answers(source, endpoint, bodies)
     except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -128,7 +129,8 @@ def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
             f"tokenizer with more pieces than the model's {source.vocabulary}, or a text may not "
             f"be of {endpoint.tokens.max_length} tokens: name --max-length"
         ) from error
-    shapes = _shapes(source, endpoint, bodies)
+    # Of those that are too long the rows are cut.
+    shapes = _shapes(source, endpoint, every)
     return Case(endpoint, source.tokenizer.content, bodies, expected, shapes)
 
 

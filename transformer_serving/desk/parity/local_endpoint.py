@@ -17,6 +17,9 @@ from preprocess.request import read_body
 from preprocess.rows import Row, pad, rows_of
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.errors import ServingError
+from transformer_serving.desk.export.endpoint_json import TASKS_CUT_BY_TOKENIZER
+from transformer_serving.desk.failure import ConversionRefused
 
 if TYPE_CHECKING:
     from transformer_serving.desk.builders.files import Call
@@ -51,6 +54,33 @@ class LocalEndpoint:
         """The answer to a body sent alone."""
         work = self.work(body)
         return self.render([row for text in work.encoded for row in self.run([text])], work)
+
+
+def short_enough(
+    endpoint: Endpoint, tokenizer_json: bytes, bodies: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The bodies that the endpoint answers: it refuses those that are too long where the reference
+    would not cut them. Raises ConversionRefused where it refuses the golden one, the first."""
+    reads_on = endpoint.task in TASKS_CUT_BY_TOKENIZER and not endpoint.tokens.truncate
+    # Nothing is computed.
+    local = LocalEndpoint(endpoint, tokenizer_json, lambda _: [])
+    found: list[dict[str, Any]] = []
+    for body in bodies:
+        try:
+            local.work(body)
+        except ServingError as error:
+            if error.kind.code != "too_large":
+                raise
+            if not found:
+                raise ConversionRefused(
+                    f"texts of at most {endpoint.tokens.max_length} tokens have no room for the "
+                    f"golden request, which has {error.got}: name a longer --max-length"
+                ) from error
+            if not reads_on:
+                raise
+        else:
+            found.append(body)
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.desk.export.endpoint_json import TASKS_CUT_BY_TOKENIZER
 from transformer_serving.desk.export.onnx import quiet
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.shapes import unpadded
@@ -77,8 +78,10 @@ def _pipeline(task: str, source: ModelSource, endpoint: Endpoint, model: Any = N
     from transformers import pipeline
 
     tokenizer = load_tokenizer(source.encoder)
-    # Every pipeline that cuts asks its tokenizer where.
-    tokenizer.model_max_length = endpoint.tokens.max_length
+    # Every pipeline that cuts asks its tokenizer where; one that cuts unasked is left to read on
+    # where its tokenizer says no length, so that an endpoint that cuts there is seen.
+    if source.tokenizer.max_length is not None or task not in TASKS_CUT_BY_TOKENIZER:
+        tokenizer.model_max_length = endpoint.tokens.max_length
     return pipeline(
         task,  # type: ignore[call-overload]
         model=model or str(source.encoder),
@@ -208,7 +211,7 @@ def _scorer(source: ModelSource, endpoint: Endpoint) -> Callable[[str, Sequence[
     return partial(_similarities, model, *_encoders(model, source.task))
 
 
-def _set_lengths_of_sides(transformer: Any, longest: int, ours: int) -> None:
+def _set_lengths_of_sides(transformer: Any, longest: int | None, ours: int) -> None:
     """The lengths of a query and of a document, which stand in the place of the one for all texts.
     Raises ConversionRefused where one is shorter; one that is longer than the model's `longest`
     stays, so that the answers tell."""
@@ -220,7 +223,7 @@ def _set_lengths_of_sides(transformer: Any, longest: int, ours: int) -> None:
                 f"sentence_bert_config.json, and the endpoint would at {ours}; convert with "
                 f"--max-length {own}, or a copy of the folder without {name}"
             )
-        if own is not None and own <= longest:
+        if own is not None and (longest is None or own <= longest):
             setattr(transformer, name, ours)
 
 

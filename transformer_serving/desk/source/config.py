@@ -14,9 +14,13 @@ from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.interruption import reraise_interruption
 from transformer_serving.desk.source.json_files import read_json
 
+_ADAPTER = "adapter_config.json"
+_POSITIONS = "max_position_embeddings"
+
 
 def read_model_config(folder: Path) -> dict[str, Any]:
     """config.json with its family's defaults filled in (a config may leave defaults out)."""
+    refuse_adapter(folder)
     written = read_json(folder / "config.json")
     if written is None:
         raise ConversionRefused(
@@ -26,6 +30,26 @@ def read_model_config(folder: Path) -> dict[str, Any]:
     # An absent id2label means two made-up names; whether it was written matters for labels.
     kept = ("architectures", "sentence_transformers", "sbert_ce_default_activation_function")
     return {**known, **{name: written[name] for name in kept if name in written}}
+
+
+def refuse_adapter(folder: Path) -> None:
+    """Raises ConversionRefused for an adapter of PEFT, such as LoRA's: alone it is no model, and
+    beside whole weights transformers adds it to them where the package peft is there."""
+    if not (folder / _ADAPTER).is_file():
+        return
+    merged = (
+        "merge it into its base model and convert what that saves: "
+        "merge_and_unload().save_pretrained(FOLDER) of peft's model, and the tokenizer's "
+        "save_pretrained(FOLDER)"
+    )
+    if not (folder / "config.json").is_file():
+        raise ConversionRefused(
+            f"'{folder.name}' is an adapter ({_ADAPTER}) and no whole model; {merged}"
+        )
+    raise ConversionRefused(
+        f"'{folder.name}' has an adapter ({_ADAPTER}) beside its weights, which is not served; "
+        f"{merged}; or, where the weights are meant as they are, delete {_ADAPTER} from a copy"
+    )
 
 
 def check_config(folder: Path) -> None:
@@ -56,13 +80,21 @@ def size_of(config: Mapping[str, Any], name: str) -> int:
     return int(value)
 
 
+def positions_of(config: Mapping[str, Any]) -> int | None:
+    """How many positions a model has, by read_model_config; None where its family has no end of
+    them, or does not say it."""
+    found = config.get(_POSITIONS)
+    return found if isinstance(found, int) and found > 0 else None
+
+
 def _with_defaults(folder: Path, written: Mapping[str, Any]) -> dict[str, Any]:
     from transformers import AutoConfig
 
     try:
-        known: dict[str, Any] = AutoConfig.from_pretrained(
-            str(folder), trust_remote_code=False
-        ).to_dict()
+        found = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        # GPT-2 and its kin write them as n_positions, which T5's files have too and its class,
+        # whose positions are relative, does not read.
+        known = {**found.to_dict(), _POSITIONS: getattr(found, _POSITIONS, None)}
     # A family's class says by errors of any type what it cannot read.
     except Exception as error:
         reraise_interruption(error)

@@ -5,7 +5,7 @@ Tested by tests/source/test_model.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,15 @@ from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
 
 _CROSS_ENCODER_TASKS = ("rerank", "sentence-similarity")
+# Whose answers have the labels' names, which the reference gives as config.json has them.
+_NAMING_TASKS = ("text-classification", "token-classification")
 _PROBLEM_TYPES = {
     "regression": "regression",
     "multi_label_classification": "multi_label",
     "single_label_classification": "single_label",
 }
 _ACTIVATIONS = {"regression": "none", "multi_label": "sigmoid", "single_label": "softmax"}
+_OF_TORCH = "torch."
 # The last part of the dotted name that sentence-transformers writes.
 _CROSS_ENCODER_ACTIVATIONS = {"Identity": "none", "Sigmoid": "sigmoid"}
 
@@ -28,6 +31,8 @@ _CROSS_ENCODER_ACTIVATIONS = {"Identity": "none", "Sigmoid": "sigmoid"}
 def read_labels(config: Mapping[str, Any], folder: Path, task: str) -> Classification:
     """Labels, problem type and activation. Raises ConversionRefused where they are no use."""
     labels = _labels(config)
+    if task in _NAMING_TASKS:
+        _check_names(config)
     problem_type = _problem_type(config, len(labels))
     activation = _ACTIVATIONS[problem_type]
     if task in _CROSS_ENCODER_TASKS:
@@ -66,6 +71,18 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(table[index] for index in range(len(table)))
 
 
+def _check_names(config: Mapping[str, Any]) -> None:
+    """Raises ConversionRefused for a label that is no text: an answer's is always one."""
+    for key, label in (config.get("id2label") or {}).items():
+        if not isinstance(label, str):
+            got = "null" if label is None else f"a value of type {type(label).__name__}"
+            raise ConversionRefused(
+                f"config.json's id2label must have a text for each label, and label {key} is "
+                f"{got}; write a name in quotation marks in a copy, or give those of an engine "
+                "that is brought by --labels"
+            )
+
+
 def _problem_type(config: Mapping[str, Any], labels: int) -> str:
     """As transformers' own pipeline decides it: one column alone is a yes or no.
 
@@ -84,22 +101,36 @@ def _problem_type(config: Mapping[str, Any], labels: int) -> str:
 
 
 def _cross_encoder_activation(config: Mapping[str, Any], folder: Path) -> str:
-    """What sentence-transformers applies to a single score: the model's own choice, or sigmoid."""
-    written = (
-        (read_json(folder / "config_sentence_transformers.json") or {}).get("activation_fn")
-        or (config.get("sentence_transformers") or {}).get("activation_fn")
-        or config.get("sbert_ce_default_activation_function")
-    )
-    if written is None:
-        return "sigmoid"
-    activation = _CROSS_ENCODER_ACTIVATIONS.get(str(written).rsplit(".", 1)[-1])
-    if activation is None:
-        raise ConversionRefused(
-            f"the cross-encoder's activation '{written}' is none of "
-            f"{', '.join(_CROSS_ENCODER_ACTIVATIONS)}; set activation_fn in "
-            "config_sentence_transformers.json"
-        )
-    return activation
+    """What sentence-transformers applies to a single score: the model's own choice, or sigmoid.
+
+    It takes what comes from torch alone, and for anything else what it takes without."""
+    for place, written in _written_activations(config, folder):
+        if written is None or not str(written).startswith(_OF_TORCH):
+            continue
+        activation = _CROSS_ENCODER_ACTIVATIONS.get(str(written).rsplit(".", 1)[-1])
+        if activation is None:
+            raise ConversionRefused(
+                f"the cross-encoder's activation in {place} is '{one_line(written, 120)}', and "
+                f"served are {', '.join(_CROSS_ENCODER_ACTIVATIONS)}; where one of them is what "
+                "its scores may have, set that there, in a copy of the folder, to "
+                "torch.nn.modules.linear.Identity or torch.nn.modules.activation.Sigmoid"
+            )
+        return activation
+    return "sigmoid"
+
+
+def _written_activations(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Any]]:
+    """Where one may stand and what does, in the order of sentence-transformers; its own file is
+    read beside modules.json alone."""
+    own = "config_sentence_transformers.json"
+    if (folder / "modules.json").is_file():
+        yield f"{own} (activation_fn)", (read_json(folder / own) or {}).get("activation_fn")
+    newer = config.get("sentence_transformers")
+    if isinstance(newer, Mapping) and "activation_fn" in newer:
+        yield "config.json (sentence_transformers.activation_fn)", newer["activation_fn"]
+    else:
+        older = "sbert_ce_default_activation_function"
+        yield f"config.json ({older})", config.get(older)
 
 
 def columns_of(config: Mapping[str, Any], labels: Sequence[str]) -> Mapping[str, Any]:

@@ -14,10 +14,10 @@ from typing import Any
 
 from transformer_serving.contract.generation import LEAST_SAMPLING, Generation, Sampling
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.source.config import read_model_config, size_of
+from transformer_serving.desk.source.config import positions_of, read_model_config, size_of
 from transformer_serving.desk.source.generation_defaults import read_defaults
 from transformer_serving.desk.source.model import locate_model
-from transformer_serving.desk.source.pickled_weights import refuse_pickles
+from transformer_serving.desk.source.pickled_weights import refuse_others, refuse_pickles
 from transformer_serving.desk.source.tokenizer import (
     TokenizerFile,
     load_tokenizer,
@@ -70,6 +70,7 @@ def open_language_model(
     """
     folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
     refuse_pickles(folder, allowed=allow_pickle)
+    refuse_others(folder)
     config = read_model_config(folder)
     _check_architecture(config)
     defaults = read_defaults(folder)
@@ -146,17 +147,14 @@ def _remarks(config: Mapping[str, Any], max_length: int | None) -> tuple[str, ..
 
 
 def _most_positions(config: Mapping[str, Any]) -> tuple[int, int]:
-    """How many can be served, and how many the model has.
-
-    GPT-2 calls them n_positions and n_ctx; tables end there, and so does rotary training.
-    """
-    names = ("max_position_embeddings", "n_positions")
-    own = next((config[name] for name in names if isinstance(config.get(name), int)), None)
+    """How many can be served, and how many the model has: tables end there, and so does rotary
+    training."""
+    own = positions_of(config)
     if own is None:
         raise ConversionRefused(
             "config.json does not say how many positions the model has; add max_position_embeddings"
         )
-    return min(own, _positions_of_short_factors(config) or own), int(own)
+    return min(own, _positions_of_short_factors(config) or own), own
 
 
 def _positions_of_short_factors(config: Mapping[str, Any]) -> int | None:

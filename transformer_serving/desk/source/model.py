@@ -5,7 +5,7 @@ Nothing here imports torch: a model that cannot be served is refused before anyt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,26 @@ from typing import Any
 from transformer_serving.contract.heads import TASK_HEADS
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.source.config import read_model_config, size_of
+from transformer_serving.desk.source.config import (
+    positions_of,
+    read_model_config,
+    refuse_adapter,
+    size_of,
+)
 from transformer_serving.desk.source.foreign_code import refuse_own_model
 from transformer_serving.desk.source.labels import read_labels
 from transformer_serving.desk.source.padding import check_last_token, check_row
-from transformer_serving.desk.source.pickled_weights import refuse_pickles, without_safetensors
+from transformer_serving.desk.source.pickled_weights import (
+    NOT_READ,
+    refuse_others,
+    refuse_pickles,
+    without_safetensors,
+)
 from transformer_serving.desk.source.sentence import (
     BARE_ENCODER,
     SentenceSettings,
     longest_of,
+    lowercases,
     read_sentence_settings,
     read_transformer_settings,
     refuse_chat,
@@ -44,7 +55,6 @@ _OFFSET_POSITIONS = (
     *("mpnet", "longformer", "data2vec-text", "ibert", "luke", "lilt", "markuplm", "layoutlmv3"),
     "esm",
 )
-_DEFAULT_MAX_LENGTH = 512
 # A model's width, and how many attention heads share it.
 _HEAD_FIELDS = (
     ("hidden_size", "d_model", "dim", "n_embd"),
@@ -57,7 +67,8 @@ class ModelSource:
     """A model on disk, read but not loaded. `revision` is None for a folder.
 
     `classification` is there for heads with labels, `sentence` for those with vectors;
-    `head_size` is the width of an attention head, None where the config does not say.
+    `head_size` is the width of an attention head, None where the config does not say; likewise
+    `max_length`, the longest text in tokens, where no file does.
     """
 
     name: str
@@ -67,7 +78,7 @@ class ModelSource:
     head: str
     model_type: str
     tokenizer: TokenizerFile
-    max_length: int
+    max_length: int | None
     takes_token_types: bool
     vocabulary: int
     classification: Classification | None
@@ -99,12 +110,13 @@ def open_source(
     refuse_pickles(folder, allowed=allow_pickle)
     refuse_own_modules(folder)
     encoder = transformer_folder(folder)
+    refuse_others(encoder)
     config = read_model_config(encoder)
     chosen = task_of(config, folder, task)
     head = head_of(chosen, config, folder)
     refuse_own_model(encoder, head)
     by_sentences = "vector" in TASK_HEADS[chosen]
-    tokenizer = read_tokenizer(encoder, lowercases=by_sentences)
+    tokenizer = read_tokenizer(encoder, lowercases=by_sentences and lowercases(folder))
     if by_sentences:
         refuse_chat(folder, tokenizer.chats)
     if head == "masks" and tokenizer.mask_id is None:
@@ -163,6 +175,8 @@ def locate_model(
             raise ConversionRefused(
                 f"--revision names a Hub revision, but '{model}' is a folder; leave it out"
             )
+        # Before its weights are looked at, which may be pickles.
+        refuse_adapter(path.resolve())
         return path.resolve(), path.resolve().name, None
     if path.is_absolute() or model.startswith(".") or model.count("/") > 1:
         raise ConversionRefused(f"folder '{model}' does not exist; name a model folder or a Hub id")
@@ -183,16 +197,19 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
     )
     try:
         folder = Path(snapshot_download(model, revision=revision, ignore_patterns=list(_IGNORED)))
+        refuse_adapter(folder)
         places = [place.relative_to(folder) for place in without_safetensors(folder)]
         if places and not allow_pickle:
             raise ConversionRefused(
-                f"'{model}' has no '{places[0] / 'model.safetensors'}': these weights are pickles, "
-                "and reading one runs what its writer put into it; where you trust the writer, say "
-                "--allow-pickle"
+                f"'{model}' has no '{places[0] / 'model.safetensors'}': where its weights are "
+                "pickles ('pytorch_model.bin'), reading one runs what its writer put into it; "
+                "where you trust the writer, say --allow-pickle; where they are other frameworks' "
+                f"alone, {NOT_READ.removeprefix('and ')}"
             )
         if places:
             patterns = [(place / _PICKLED_WEIGHTS).as_posix() for place in places]
             snapshot_download(model, revision=revision, allow_patterns=patterns)
+            _check_arrived(model, folder, places)
     except unreachable as error:
         if constants.HF_HUB_OFFLINE:
             raise ConversionRefused(
@@ -207,6 +224,16 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
     return folder
 
 
+def _check_arrived(model: str, folder: Path, places: Sequence[Path]) -> None:
+    """Raises ConversionRefused where the repository has no weights of torch at one of `places`."""
+    for place in places:
+        if not any((folder / place).glob(_PICKLED_WEIGHTS)):
+            raise ConversionRefused(
+                f"'{model}' has neither '{place / 'model.safetensors'}' nor "
+                f"'{place / 'pytorch_model.bin'}', {NOT_READ}"
+            )
+
+
 def _first_position(config: Mapping[str, Any]) -> int:
     """Of a text's first token in the model's table of positions."""
     family = config.get("model_type")
@@ -218,14 +245,14 @@ def _first_position(config: Mapping[str, Any]) -> int:
 
 def _max_length(
     folder: Path, config: Mapping[str, Any], tokenizer: TokenizerFile, cut_by_sentences: bool
-) -> int:
+) -> int | None:
     """The longest text in tokens, special tokens included: the smallest of what the files say.
 
     `cut_by_sentences`: the reference is sentence-transformers, which has settings of its own.
     """
     bounds: list[int] = []
-    positions = config.get("max_position_embeddings")
-    if isinstance(positions, int) and positions > 0:
+    positions = positions_of(config)
+    if positions is not None:
         bounds.append(positions - _first_position(config))
     # It stands in the place of the tokenizer's own.
     sentence = longest_of(read_transformer_settings(folder)) if cut_by_sentences else None
@@ -233,4 +260,4 @@ def _max_length(
         bounds.append(sentence)
     elif tokenizer.max_length is not None:
         bounds.append(tokenizer.max_length)
-    return min(bounds, default=_DEFAULT_MAX_LENGTH)
+    return min(bounds, default=None)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer_serving.contract.error_line import one_line
 from transformer_serving.contract.meanings import SIMILARITIES
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
@@ -47,6 +48,8 @@ _TRANSFORMER_FILES = tuple(
 )
 # Pooled without their prompts by sentence-transformers, whatever their files say.
 _WITHOUT_PROMPTS = tuple(f"hkunlp/instructor-{size}" for size in ("base", "large", "xl"))
+# Empty where the model's files do not say them.
+_OWN_PROMPTS = ("query", "document")
 _NO_LIST = (
     "modules.json is no list of modules with a type each; save the model with "
     "sentence-transformers again"
@@ -85,9 +88,11 @@ def read_sentence_settings(
     if rows is None:
         return BARE_ENCODER
     names = [row.name for row in rows]
+    settings = read_json(folder / "config_sentence_transformers.json") or {}
     if not computed:
         _refuse_unserved(names)
-    settings = read_json(folder / "config_sentence_transformers.json") or {}
+        _check_pooling(folder, names)
+        _check_default_prompt(settings)
     # One without a text is no prompt, and can be named where the default is another.
     prompts = {str(name): text or "" for name, text in (settings.get("prompts") or {}).items()}
     default = settings.get("default_prompt_name")
@@ -133,8 +138,34 @@ def _refuse_unserved(names: Sequence[str]) -> None:
         )
 
 
+def _check_pooling(folder: Path, names: Sequence[str]) -> None:
+    """Raises ConversionRefused where nothing makes one vector of those of a text's tokens."""
+    given = read_transformer_settings(folder).get("module_output_name")
+    if "Pooling" not in names and given != "sentence_embedding":
+        raise ConversionRefused(
+            "modules.json has no Pooling behind its Transformer, so there is no vector of a text; "
+            "save the model with sentence-transformers and its Pooling, or, where it was trained "
+            "to be pooled by means, convert a copy without modules.json"
+        )
+
+
+def _check_default_prompt(settings: Mapping[str, Any]) -> None:
+    """Raises ConversionRefused for a name that sentence-transformers has no prompt of."""
+    default = settings.get("default_prompt_name")
+    known = (*_OWN_PROMPTS, *(settings.get("prompts") or {}))
+    if default is not None and default not in known:
+        raise ConversionRefused(
+            f"default_prompt_name '{one_line(default, 60)}' is none of the prompts in "
+            f"config_sentence_transformers.json ({', '.join(dict.fromkeys(known))}); correct it "
+            "in a copy of the folder, or set it to null"
+        )
+
+
 def read_transformer_settings(folder: Path) -> dict[str, Any]:
-    """What sentence-transformers' Transformer module says of itself, in its own folder."""
+    """What sentence-transformers' Transformer module says of itself, in its own folder; nothing
+    without modules.json, where sentence-transformers reads no such file."""
+    if not (folder / "modules.json").is_file():
+        return {}
     _, place = _first_module(folder)
     found = (read_json(place / name) for name in _TRANSFORMER_FILES)
     return next((settings for settings in found if settings), {})
@@ -176,6 +207,11 @@ def refuse_chat(folder: Path, has_template: bool) -> None:
             "chat_template in tokenizer_config.json) out of a copy of the folder, and 'message' "
             "out of modality_config where its sentence_bert_config.json has it"
         )
+
+
+def lowercases(folder: Path) -> bool:
+    """Whether that module lowercases a text, which no tokenizer.json says."""
+    return bool(read_transformer_settings(folder).get("do_lower_case"))
 
 
 def longest_of(settings: dict[str, Any]) -> int | None:

@@ -25,6 +25,8 @@ _ARCHITECTURES = {
 }
 # Ends of architectures that write text: source.language_model opens those, for one task alone.
 _ENCODER_DECODERS = ("ForConditionalGeneration",)
+# Of a family of encoders with decoders, which transformers' AutoModel loads whole.
+_ENCODER_ALONE = "EncoderModel"
 _CAUSAL = "ForCausalLM"
 _GENERATORS = (_CAUSAL, "LMHeadModel", *_ENCODER_DECODERS)
 _CLASSIFYING = "sequence-classification"
@@ -79,6 +81,12 @@ def head_of(task: str, config: Mapping[str, Any], folder: Path) -> str:
         return "sequence" if is_cross_encoder(config, folder) else "vector"
     needed = _NEEDED_BY_HEAD.get(heads[0])
     names = config.get("architectures") or ()
+    if heads[0] == "token_vectors" and any(str(name).endswith(_ENCODER_ALONE) for name in names):
+        raise ConversionRefused(
+            f"the model is {_named(config)}, an encoder without its decoder, and "
+            "feature-extraction asks both; name --task sentence-embedding to serve the encoder's "
+            "vectors"
+        )
     # Without the head's weights transformers would make them up, and parity would agree with it.
     if needed is not None and names and not any(str(name).endswith(needed) for name in names):
         raise ConversionRefused(
@@ -100,6 +108,7 @@ def _check_kind(task: str, config: Mapping[str, Any], folder: Path) -> None:
         )
     if kind == CROSS_ENCODER:
         _check_score(folder)
+        _check_prompt(folder)
     if task != "sentence-embedding":
         _refuse_yes_or_no(task, config, folder)
     # Of a folder with modules those say what it is, whatever its encoder was before.
@@ -125,6 +134,18 @@ def _check_score(folder: Path) -> None:
             f"modules.json has {found}, and a {CROSS_ENCODER} is served whose Transformer, for "
             f"{_CLASSIFYING}, is its only module; convert the model's …ForSequenceClassification "
             "form with one label"
+        )
+
+
+def _check_prompt(folder: Path) -> None:
+    """Raises ConversionRefused for a cross-encoder with a prompt that stands before each pair."""
+    settings = read_json(folder / "config_sentence_transformers.json") or {}
+    default = settings.get("default_prompt_name")
+    if default is not None and (settings.get("prompts") or {}).get(default) != "":
+        raise ConversionRefused(
+            f"the model is a {CROSS_ENCODER} with a default prompt (default_prompt_name in "
+            "config_sentence_transformers.json), and pairs are served without any; where it may "
+            "be asked without, set default_prompt_name to null in a copy of the folder"
         )
 
 

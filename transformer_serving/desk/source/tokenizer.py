@@ -14,7 +14,6 @@ from transformer_serving.contract.error_line import first_line
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.config import check_config
 from transformer_serving.desk.source.foreign_code import refuse_own_tokenizer
-from transformer_serving.desk.source.sentence import read_transformer_settings
 
 # A tokenizer without a limit of its own says a number beyond any text.
 UNBOUNDED = 1_000_000
@@ -64,7 +63,7 @@ class TokenizerFile:
 
 def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True) -> TokenizerFile:
     """The tokenizer as transformers itself loads it; with `lowercases`, as sentence-transformers
-    does where its own settings say so. Without `pads`, as for text that goes on, it may have no
+    does where its own settings say that. Without `pads`, as for text that goes on, it may have no
     padding token, whose id is then 0, and put nothing around a text.
 
     transformers may build a tokenizer from its vocabulary and not from tokenizer.json, so that the
@@ -75,7 +74,7 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True)
     if pads:
         _check_special(folder, loaded)
     if lowercases:
-        _lowercase_if_asked(tokenizer, folder)
+        _lowercase(tokenizer)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     if pads and (loaded.pad_token is None or loaded.pad_token_id is None):
@@ -173,10 +172,7 @@ def _limit(length: Any) -> int | None:
     return int(length) if isinstance(length, int) and 0 < length < UNBOUNDED else None
 
 
-def _lowercase_if_asked(tokenizer: Any, folder: Path) -> None:
-    """sentence-transformers lowercases by its own setting, which tokenizer.json does not hold."""
-    if not read_transformer_settings(folder).get("do_lower_case"):
-        return
+def _lowercase(tokenizer: Any) -> None:
     from tokenizers import normalizers
 
     steps = [normalizers.Lowercase()]
