@@ -152,6 +152,23 @@ def test_model_events_belong_to_the_model(api: ApiClient, by_task: bool) -> None
     assert send(api, event | {"task": task, "model": task})["result_subcode"] == 131
 
 
+def test_models_are_found_by_the_iteration_of_their_events(api: ApiClient) -> None:
+    model, other = api.model("one"), api.model("two")
+    before = api.get_model(model)
+
+    def found(*bounds: int | None) -> list[str]:
+        ask = {"last_iteration": bounds, "order_by": ["name"]}
+        return [one["id"] for one in api.call("models.get_all", **ask)["models"]]
+
+    assert found(None, 0) == found(0, None) == [model, other]
+    late = scalar(model, 7, 1.0, model_event=True)
+    send(api, late, late | {"iter": 3}, late | {"iter": 90, "metric": ":monitor:machine"})
+    assert found(1, None) == found(7, 7) == [model]
+    assert found(None, 6) == [other]
+    # What serves it does not take it for another.
+    assert api.get_model(model) == before | {"last_iteration": 7}
+
+
 def test_bad_events_are_counted_and_the_good_kept(api: ApiClient) -> None:
     task = api.task()
     answer = send(

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pytest
@@ -323,6 +323,33 @@ def test_many_files_and_many_lines_are_searched_once_without_the_lock(
     assert data.leftovers().collect() == 499
     assert data.paths == {"a/7.png"}
     assert len(asked) == 2 * 499
+
+
+def test_a_text_that_holds_no_last_name_of_a_file_is_not_rewritten(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That takes ten times as long as a search, and nothing can be written meanwhile."""
+
+    class Noted:
+        texts: ClassVar[list[str]] = []
+
+        def sub(self, by: str, text: str) -> str:
+            self.texts.append(text)
+            return between.sub(by, text)
+
+    between = leftovers._NOTHING_BETWEEN
+    monkeypatch.setattr(leftovers, "_NOTHING_BETWEEN", Noted())
+    data.put("top/x")
+    data.put("kept/m")
+    data.name("1", text=f"x // y, {OWN}kept//m and a//b//./c", uri=f"{OWN}elsewhere//y")
+    data.after_days(2)
+    assert data.paths == {"kept/m"}
+    assert Noted.texts == []
+    data.put("top/x")
+    data.name("1", text="see top/.//x", uri=f"{OWN}kept/m")
+    data.after_days(2)
+    assert data.paths == {"kept/m", "top/x"}
+    assert Noted.texts
 
 
 def test_what_is_named_between_the_two_looks_begins_again(

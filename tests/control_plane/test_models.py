@@ -65,6 +65,9 @@ def test_change(api: ApiClient, method: str) -> None:
     assert (after["uri"], after["comment"]) == ("http://h/final", "c")
     assert after["last_update"] > before["last_update"]
     assert api.get_task(task)["last_iteration"] == 12
+    assert [m["id"] for m in api.call("models.get_all", last_iteration=[12, 12])["models"]] == [
+        model
+    ]
     assert api.call(method, model=model)["updated"] == 0
     assert api.refusal(method, model="none", uri="u") == (400, 201)
 

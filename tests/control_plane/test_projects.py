@@ -69,7 +69,13 @@ def test_projects_below_others(api: ApiClient) -> None:
     assert found("Team A") == ["Team A/One", "Team A/One/Leaf"]
     assert found("Team A", shallow_search=True) == ["Team A/One"]
     assert found("Team B") == []
-    assert found(None) == found(None, shallow_search=True) == ["Team A", "Team AB", "Team B"]
+    assert (
+        found(shallow_search=True)
+        == found(None)
+        == found(None, shallow_search=True)
+        == ["Team A", "Team AB", "Team B"]
+    )
+    assert found() == ["Team A", "Team A/One", "Team A/One/Leaf", "Team AB", "Team AB/x", "Team B"]
     below = api.call("projects.get_all", parent=ids["Team A"])["projects"]
     assert len(below) == 2
 
@@ -116,6 +122,30 @@ def test_sub_projects_are_deleted_with_their_project(api: ApiClient, contents: b
     assert api.get_task(stays)["project"] == other
     if not contents:
         assert api.get_task(task)["project"] is None
+
+
+@pytest.mark.parametrize("contents", [True, False])
+def test_what_a_rename_left_behind_stays_when_another_of_the_name_is_deleted(
+    api: ApiClient, settings: ControlPlaneSettings, contents: bool
+) -> None:
+    """Earlier kits renamed a project alone."""
+    task = api.task(project=api.project("Team A/One/Leaf"))
+    team = api.call("projects.get_all", name="^Team A$")["projects"][0]["id"]
+    with closing(sqlite3.connect(settings.data / DATABASE)) as connection, connection:
+        connection.execute(
+            "UPDATE project SET doc = json_set(doc, '$.name', 'Team B') WHERE id = ?", (team,)
+        )
+        # Of which nothing says whose they are but the names.
+        for identity, name in (("1", "Team A/One/Old"), ("2", "Team A/Gone/Old")):
+            document = {"id": identity, "name": name, "parent": "gone"}
+            row = (identity, json.dumps(document))
+            connection.execute("INSERT INTO project VALUES (?, ?)", row)
+    new = api.project("Team A")
+    api.project("Team A/Two/Leaf")
+    ask = {"project": new, "force": True, "delete_contents": contents}
+    assert api.call("projects.delete", **ask)["deleted"] == 4
+    assert names(api) == ["Team A/One", "Team A/One/Leaf", "Team A/One/Old", "Team B"]
+    assert api.get_task(task)["project"]
 
 
 @pytest.mark.parametrize("contents", [True, False])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import pytest
 
-from transformer_serving.control_plane.store import Transaction
+from transformer_serving.control_plane.store import Store, Transaction
 
 if TYPE_CHECKING:
     from tests.control_plane.conftest import ApiClient
+
+# Looks that do not go through all tasks.
+_BY_INDEX = re.compile(r"WHERE (id|json_extract\(doc, '\$\.(parent|project)'\)) (=|IN)")
 
 
 def test_the_usual_life(api: ApiClient) -> None:
@@ -105,17 +110,20 @@ def test_a_reset_looks_for_the_users_of_all_its_models_at_once(
     own = {"input": [{"name": "m", "model": models[1]}]}
     api.call("tasks.edit", task=task, models=own)
     looks: list[str] = []
-    rows = Transaction.rows
+    writing = Store.writing
 
-    def noted(transaction: Transaction, statement: str, *values: Any) -> list[tuple[object, ...]]:
-        if "task" in statement and not statement.endswith(("id = ?", "IN (?)")):
+    def noted(statement: str) -> None:
+        if "FROM task" in statement and not _BY_INDEX.search(statement):
             looks.append(statement)
-        return rows(transaction, statement, *values)
 
-    monkeypatch.setattr(Transaction, "rows", noted)
+    def traced(store: Store) -> AbstractContextManager[Transaction]:
+        store._writer.set_trace_callback(noted)
+        return writing(store)
+
+    monkeypatch.setattr(Store, "writing", traced)
     answer = api.call("tasks.reset", task=task, force=True)
     assert (answer["deleted_models"], answer["updated_models"]) == (4, 1)
-    assert len(looks) == 1
+    assert len(looks) == 1, looks
     assert api.get_model(models[0])["task"] is None
     status, body = api.answer("models.delete", model=models[0])
     assert (status, body["meta"]["error_data"]) == (400, {"num_tasks": len(users)})

@@ -6,8 +6,9 @@ import contextlib
 import http.client
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,10 @@ def _looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def serving(environment: Mapping[str, str]) -> Iterator[int]:
-    server = serve_metrics("127.0.0.1:0", lambda: PAGE, keys_of(environment))
+def serving(
+    environment: Mapping[str, str], page: Callable[[], str] = lambda: PAGE
+) -> Iterator[int]:
+    server = serve_metrics("127.0.0.1:0", page, keys_of(environment))
     assert server is not None
     try:
         yield server.server_address[1]
@@ -88,6 +91,14 @@ def test_the_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture
         assert ask(port, x_api_key=FIGURES)[0] == 401
 
 
+def noted_in(pages: list[str]) -> Callable[[], str]:
+    def page() -> str:
+        pages.append(PAGE)
+        return PAGE
+
+    return page
+
+
 BEGUN = b"GET /metrics HTTP/1.1\r\nx: "
 
 
@@ -97,21 +108,61 @@ def is_ended(connection: socket.socket) -> bool:
     return True
 
 
-def test_who_drips_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor more threads than a few: each further one ends the oldest."""
+def test_who_drips_keeps_nobody_out(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nor more threads than a few: each further one ends the oldest, for whom no page is made."""
     monkeypatch.setattr(metrics_server, "_CLIENT_S", 3600.0)
-    with serving({}) as port, contextlib.ExitStack() as stack:
+    pages: list[str] = []
+    begun: list[int] = []
+    begin = metrics_server._Server.process_request
+
+    def counted(server: metrics_server._Server, request: Any, address: Any) -> None:
+        begun.append(len(server._open))
+        begin(server, request, address)
+
+    monkeypatch.setattr(metrics_server._Server, "process_request", counted)
+    with (
+        serving({}, noted_in(pages)) as port,
+        contextlib.ExitStack() as stack,
+    ):
         dripping = []
-        for _ in range(60):
+        for number in range(60):
             one = socket.create_connection(("127.0.0.1", port), timeout=60)
             dripping.append(stack.enter_context(one))
-            one.sendall(BEGUN)
+            # Some have not sent their first line.
+            one.sendall(BEGUN if number % 2 else BEGUN[:8])
         assert ask(port) == (200, PAGE, None)
         # One of the rest has made room for the one that asked.
         assert all(is_ended(one) for one in dripping[: 60 - 15])
-        for one in dripping[-15:]:
-            one.sendall(b"a\r\n\r\n")
+        for number, one in enumerate(dripping[-15:], 60 - 15):
+            one.sendall(b"a\r\n\r\n" if number % 2 else BEGUN[8:] + b"a\r\n\r\n")
             assert one.recv(12) == b"HTTP/1.0 200"
+    assert len(pages) == 1 + 15
+    assert max(begun) == 16
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_who_has_asked_and_was_ended_gets_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its head may have come whole just as it was ended."""
+    pages: list[str] = []
+    asked = metrics_server._Server.has_asked
+
+    def ended_before(server: metrics_server._Server, connection: socket.socket) -> bool:
+        monkeypatch.undo()
+        with server._changes:
+            del server._asking[connection]
+        return asked(server, connection)
+
+    monkeypatch.setattr(metrics_server._Server, "has_asked", ended_before)
+    with (
+        serving({}, noted_in(pages)) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as one,
+    ):
+        one.sendall(BEGUN + b"a\r\n\r\n")
+        assert is_ended(one)
+        assert pages == []
+        assert ask(port) == (200, PAGE, None)
 
 
 def test_a_head_has_one_time_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from tests.engine.rounds import Rounds
 from tests.engine.text_models import write_onnx
 from tests.stack.small_bundles import write_small
 from transformer_serving.contract.gate.refusals import RULES
+from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.bundle.signing import SigningKey, new_key, sign_bundle
 from transformer_serving.engine.controller.first_loads import UNTRUSTED
@@ -234,3 +235,52 @@ def test_what_an_earlier_kit_took_and_this_one_refuses_is_not_loaded(
     trust()
     one.until(lambda: "'instance_group.0.name' must have only" in (one.row("m")["reason"] or ""))
     assert (one.triton.loads, one.triton.ready) == (loads, {})
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_plan_that_nobody_signed_is_not_loaded_once_triton_runs_the_code_of_plans(
+    one: Rounds,
+    tmp_path: Path,
+    mine: SigningKey,
+    trust: Trusted,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: bool,
+) -> None:
+    """Also where this kit took it, by the rules of now."""
+    serve_signed(one, tmp_path, mine)
+    change_state(one, lambda record: record["versions"][0].update(backend="tensorrt"))
+    assert kept(one)[0]["rules"] == RULES
+    if lost:
+        lose(one)
+    loads = list(one.triton.loads)
+    out_of_reach(one)
+    monkeypatch.setenv(COMPATIBLE_VARIABLE, "1")
+    trust()
+    one.until(lambda: f"unset {COMPATIBLE_VARIABLE}" in (one.row("m")["reason"] or ""))
+    assert (one.triton.loads, one.triton.ready) == (loads, {})
+    monkeypatch.delenv(COMPATIBLE_VARIABLE)
+    trust()
+    served(one)
+    monkeypatch.setenv(COMPATIBLE_VARIABLE, "1")
+    one.plane.error = None
+    trust(mine)
+    served(one)
+    assert kept(one)[0]["signed_by"] == mine.public
+
+
+def test_an_older_plan_that_nobody_signed_is_dropped(
+    one: Rounds, tmp_path: Path, trust: Trusted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one.plane.add("m", write_onnx(tmp_path / "m"))
+    served(one)
+
+    def add_older(record: dict[str, Any]) -> None:
+        older = {"number": 7, "backend": "tensorrt", "drop_at": time.time() + 1000}
+        record["versions"].append({**record["versions"][0], **older})
+
+    change_state(one, add_older)
+    monkeypatch.setenv(COMPATIBLE_VARIABLE, "1")
+    trust()
+    one.until(lambda: len(kept(one)) == 1)
+    served(one)
+    assert kept(one)[0]["backend"] == "onnxruntime"

@@ -102,6 +102,19 @@ def test_there_and_back(state: Path, tmp_path: Path) -> None:
     assert not list(control_plane_data(state).glob("backup-*"))
 
 
+def test_what_is_no_file_is_left_out(state: Path, tmp_path: Path) -> None:
+    """Somebody put it there by hand: the store gives it to nobody, and a restore refuses it."""
+    filled(state).close()
+    folder = control_plane_data(state) / "files" / "a"
+    (folder / "link.onnx").symlink_to("model.onnx")
+    (folder / "lost").symlink_to("nowhere")
+    (folder / "folder").symlink_to(folder)
+    os.mkfifo(folder / "pipe")
+    assert backup(state, tmp_path / "b.tar")["files"] == 3
+    restore(state, tmp_path / "b.tar")
+    assert [path.name for path in folder.iterdir()] == ["model.onnx"]
+
+
 def test_who_is_told_of_alerts_is_in_it(state: Path, tmp_path: Path) -> None:
     """Made once, and changed by hand: what is there at a restore is kept."""
     filled(state).close()
@@ -314,7 +327,7 @@ def test_a_backup_does_not_write_outside(state: Path, tmp_path: Path, kind: byte
     named.type, named.linkname = kind, "../../outside"
     with tarfile.open(bad, "w") as archive:
         archive.addfile(named)
-    with pytest.raises(Failure, match="not a whole backup"):
+    with pytest.raises(Failure, match=f"not a whole backup: '{named.name}' in it is no file"):
         restore(state, bad)
     assert not (state / "outside").exists()
 

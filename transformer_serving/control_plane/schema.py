@@ -208,6 +208,7 @@ def new_model(identity: str) -> Document:
         "metadata": {},
         "ui_cache": {},
         "ready": False,
+        "last_iteration": 0,
     }
 
 

@@ -65,8 +65,13 @@ def server_facts(environment: Mapping[str, str]) -> ServerFacts:
         onnxruntime=environment.get(ONNXRUNTIME_VARIABLE) or installed("onnxruntime"),
         torch=installed("torch") or MISSING,
         kit_version=installed("transformer-serving"),
-        version_compatible=environment.get(COMPATIBLE_VARIABLE) == "1",
+        version_compatible=is_version_compatible(environment),
     )
+
+
+def is_version_compatible(environment: Mapping[str, str]) -> bool:
+    """Whether Triton runs with its flag for plans that bring code of their own."""
+    return environment.get(COMPATIBLE_VARIABLE) == "1"
 
 
 def installed(distribution: str) -> str | None:

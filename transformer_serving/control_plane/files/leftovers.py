@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -125,10 +125,24 @@ def _unnamed(transaction: Transaction, stored: Set[str]) -> set[str]:
             return left
     forms = {path: _forms(path) for path in left}
     for many in _together(_texts(transaction)) if forms else ():
-        text = _NOTHING_BETWEEN.sub("/", many)
-        for path in [path for path, some in forms.items() if any(form in text for form in some)]:
+        for path in _found(many, forms):
             del forms[path]
     return set(forms)
+
+
+def _found(text: str, forms: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The paths that stand in the text in one of their forms, also with what `plain_path` drops.
+
+    To take that out of a text takes ten times as long as to look for a word in it, so it is done
+    only where a path's last name is there at all, with the '/' before it.
+    """
+    ends = {path: {form[max(form.rfind("/"), 0) :] for form in forms[path]} for path in forms}
+    present = {end for end in set().union(*ends.values()) if end in text}
+    likely = [path for path, some in ends.items() if some & present]
+    if not likely:
+        return []
+    plain = _NOTHING_BETWEEN.sub("/", text)
+    return [path for path in likely if any(form in plain for form in forms[path])]
 
 
 def _together(texts: Iterator[str]) -> Iterator[str]:

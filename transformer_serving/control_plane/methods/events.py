@@ -68,7 +68,7 @@ def _add(call: Call, sent: list[Document]) -> Document:
         for event in events:
             _insert(transaction, event)
         for owner in dict.fromkeys(event.owner for event in events):
-            _note_in_task(transaction, call, [e for e in events if e.owner == owner])
+            _note(transaction, call, [e for e in events if e.owner == owner])
     return {"added": len(events), "errors": refused.total(), "errors_info": dict(refused)}
 
 
@@ -151,10 +151,12 @@ def _insert(transaction: Transaction, event: _Event) -> None:
     )
 
 
-def _note_in_task(transaction: Transaction, call: Call, events: list[_Event]) -> None:
-    """Keeps the task's last iteration and last metrics in step with its newest events."""
+def _note(transaction: Transaction, call: Call, events: list[_Event]) -> None:
+    """Keeps the task's last iteration and last metrics in step with its newest events, or a model's
+    last iteration."""
     task = transaction.get(Kind.TASK, events[0].owner)
     if task is None:
+        _note_in_model(transaction, events)
         return
     moment = _now()
     for event in events:
@@ -164,6 +166,17 @@ def _note_in_task(transaction: Transaction, call: Call, events: list[_Event]) ->
             _note_scalar(task, event, moment)
     _forget_oldest(task, moment)
     save(transaction, task, worker=call.worker)
+
+
+def _note_in_model(transaction: Transaction, events: list[_Event]) -> None:
+    """Its last iteration alone: what serves a model reads off its times whether it is another."""
+    model = transaction.get(Kind.MODEL, events[0].owner)
+    if model is None:
+        return
+    for event in events:
+        if event.metric not in _MACHINE_METRICS:
+            advance_iteration(model, event.iteration)
+    transaction.put(Kind.MODEL, model)
 
 
 def _note_scalar(task: Document, event: _Event, moment: int) -> None:

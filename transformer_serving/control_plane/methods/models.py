@@ -190,6 +190,8 @@ def _change(call: Call, fields: Document) -> Document:
 def _report_iteration(
     transaction: Transaction, model: Document, fields: Document, iteration: int
 ) -> None:
+    advance_iteration(model, iteration)
+    transaction.put(Kind.MODEL, model)
     task = transaction.get(Kind.TASK, str(model.get("task") or fields.get("task")))
     if task is not None:
         advance_iteration(task, iteration)

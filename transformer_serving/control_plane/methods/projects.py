@@ -73,7 +73,7 @@ def delete(call: Call) -> Document:
     contents = call.flag("delete_contents")
     with call.store.writing() as transaction:
         project = require(transaction, identity)
-        all_ids = [identity, *(str(one["id"]) for one in _within(transaction, project))]
+        all_ids = [identity, *(str(one["id"]) for one in _own_within(transaction, project))]
         tasks = list(transaction.find(Kind.TASK, {"project": all_ids}))
         models = list(transaction.find(Kind.MODEL, {"project": all_ids}))
         if not force and any(ARCHIVED not in tags(task) for task in tasks):
@@ -97,7 +97,7 @@ def _below(call: Call) -> Callable[[str], bool]:
     """The test of `parent` by a project's name: anywhere below one, or with `shallow_search` right
     below; without a parent all projects, or those at the top."""
     shallow, wanted = call.flag("shallow_search"), call.data.get("parent")
-    if wanted is None:
+    if not wanted:
         return lambda name: not (shallow and "/" in name)
     test = tag_filter("parent", wanted if isinstance(wanted, list) else [wanted])
     with call.store.reading() as transaction:
@@ -131,6 +131,25 @@ def _within(transaction: Transaction, project: Document) -> list[Document]:
     says otherwise."""
     start = f"{project['name']}/"
     return [one for one in transaction.find(Kind.PROJECT) if str(one["name"]).startswith(start)]
+
+
+def _own_within(transaction: Transaction, project: Document) -> list[Document]:
+    """Those sub-projects that nothing says are another's. Where an earlier kit renamed a project,
+    its sub-projects have the name of before, which somebody may have given to a new one since.
+    """
+    ids = {str(one["name"]): str(one["id"]) for one in transaction.find(Kind.PROJECT)}
+    own, existing = {str(project["id"])}, set(ids.values())
+    found = []
+    for one in sorted(_within(transaction, project), key=lambda one: str(one["name"])):
+        above = one.get("parent")
+        if above not in existing:
+            parts = str(one["name"]).split("/")
+            names = ("/".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1))
+            above = next(ids[name] for name in names if name in ids)
+        if above in own:
+            own.add(str(one["id"]))
+            found.append(one)
+    return found
 
 
 def _rename_all_within(transaction: Transaction, project: Document, name: str) -> None:

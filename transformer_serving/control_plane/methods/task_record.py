@@ -109,9 +109,10 @@ def number_of_users(transaction: Transaction, model: str) -> int:
     return cast(int, rows[0][0])
 
 
-def advance_iteration(task: Document, iteration: int) -> None:
-    last = task.get("last_iteration")
-    task["last_iteration"] = max(iteration, last if isinstance(last, int) else 0)
+def advance_iteration(owner: Document, iteration: int) -> None:
+    """Of a task or a model."""
+    last = owner.get("last_iteration")
+    owner["last_iteration"] = max(iteration, last if isinstance(last, int) else 0)
 
 
 def _count_active_time(task: Document, moment: str) -> None:

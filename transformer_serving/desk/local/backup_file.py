@@ -123,6 +123,8 @@ def _extract(source: Path | IO[bytes], new: Path) -> dict[str, str]:
         if is_full_disk(error):
             raise
         raise Failure(f"{name} cannot be unpacked: {error.strerror or error}") from error
+    except tarfile.ExtractError as error:
+        raise Failure(f"{name} is not a whole backup: {error}") from error
     except (tarfile.TarError, ValueError) as error:
         raise Failure(f"{name} is not a whole backup ({type(error).__name__})") from error
     if form > _FORMAT:
@@ -152,7 +154,7 @@ def _inside(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         named = [member.name, member.linkname] if member.islnk() else [member.name]
         inside = not any(name.startswith("/") or ".." in Path(name).parts for name in named)
         if not inside or not (member.isreg() or member.isdir() or member.islnk()):
-            raise tarfile.ExtractError("what is no file inside the folder")
+            raise tarfile.ExtractError(f"{member.name[:200]!r} in it is no file inside the folder")
         # Root's own, whoever made the backup.
         member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
         member.mode = member.mode & 0o755 | 0o600

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
@@ -80,7 +81,11 @@ def _copy(data: Path, moment: Path) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Files are never changed in place, so a link keeps one as it is; new ones replace the name."""
+    """Files are never changed in place, so a link keeps one as it is; new ones replace the name.
+
+    What is no regular file somebody put there by hand: the store gives it to nobody, and `restore`
+    would refuse a backup that holds it.
+    """
     target.mkdir(parents=True)
     for folder, _, names in os.walk(source):
         inside = target / Path(folder).relative_to(source)
@@ -88,7 +93,9 @@ def _link(source: Path, target: Path) -> None:
         for name in names:
             # One that was deleted meanwhile is named by nobody.
             with contextlib.suppress(FileNotFoundError):
-                os.link(Path(folder, name), inside / name, follow_symlinks=False)
+                one = Path(folder, name)
+                if stat.S_ISREG(one.lstat().st_mode):
+                    os.link(one, inside / name, follow_symlinks=False)
 
 
 def sync_all(folder: Path) -> None:

@@ -73,38 +73,48 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._lock = threading.Lock()
+        self._changes = threading.Condition()
         self._open: set[socket.socket] = set()
-        self._asking: dict[socket.socket, None] = {}  # the oldest first
+        self._asking: dict[socket.socket, bool] = {}  # the oldest first
         super().__init__(address, handler)
 
-    def has_asked(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._asking.pop(connection, None)
+    def has_asked(self, connection: socket.socket) -> bool:
+        """False for one that was ended first: nobody would read the answer."""
+        with self._changes:
+            return self._asking.pop(connection, False)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        with self._lock:
-            if len(self._open) >= _CONNECTIONS:
-                oldest = next(iter(self._asking), None)
-                if oldest is None:
-                    return False
-                del self._asking[oldest]
-                # Its thread reads the end of it.
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)
+        with self._changes:
+            if len(self._open) >= _CONNECTIONS and not self._ends_the_oldest():
+                return False
             self._open.add(request)
-            self._asking[request] = None
+            self._asking[request] = True
         return True
 
+    def _ends_the_oldest(self) -> bool:
+        """Whether there is room by it: its thread, which reads the end of it, has gone."""
+        oldest = next(iter(self._asking), None)
+        if oldest is None:
+            return False
+        del self._asking[oldest]
+        with contextlib.suppress(OSError):
+            oldest.shutdown(socket.SHUT_RDWR)
+        return self._changes.wait_for(lambda: oldest not in self._open, _CLIENT_S)
+
     def shutdown_request(self, request: Any) -> None:
-        with self._lock:
+        with self._changes:
             self._open.discard(request)
             self._asking.pop(request, None)
+            self._changes.notify_all()
         super().shutdown_request(request)
 
 
 class _Head(io.RawIOBase):
-    """What a connection sends until `end` on the monotonic clock. Raises TimeoutError."""
+    """What a connection sends until `end` on the monotonic clock.
+
+    Raises TimeoutError, also where it was ended before its head: http.server would take that for
+    the head's own end.
+    """
 
     def __init__(self, connection: socket.socket, end: float) -> None:
         self._connection = connection
@@ -118,7 +128,10 @@ class _Head(io.RawIOBase):
         if left <= 0:
             raise TimeoutError
         self._connection.settimeout(left)
-        return self._connection.recv_into(buffer)
+        got = self._connection.recv_into(buffer)
+        if not got:
+            raise TimeoutError
+        return got
 
 
 def _handler(page: Callable[[], str], keys: KnownKeys | None) -> type[BaseHTTPRequestHandler]:
@@ -129,7 +142,8 @@ def _handler(page: Callable[[], str], keys: KnownKeys | None) -> type[BaseHTTPRe
             self.rfile = io.BufferedReader(_Head(self.connection, time.monotonic() + _CLIENT_S))
 
         def do_GET(self) -> None:
-            cast(_Server, self.server).has_asked(self.connection)
+            if not cast(_Server, self.server).has_asked(self.connection):
+                return
             self.connection.settimeout(_CLIENT_S)
             status, kind, content = _answer(self, page, keys)
             self.send_response(status)

@@ -1,5 +1,6 @@
 """Which versions of the state may be loaded: signed by keys that are trusted now, and checked by
-the rules of this kit. A restart may come with other keys, and an upgrade with stricter rules.
+the rules of this kit. A restart may come with other keys, or with a Triton that runs the code of
+plans, and an upgrade with stricter rules.
 
 Tested by tests/engine/test_trust.py.
 """
@@ -13,7 +14,11 @@ from collections.abc import Iterable, Mapping
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.refusals import RULES
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE, read_trusted_keys
-from transformer_serving.engine.controller.control_plane.verification import Refused, check_again
+from transformer_serving.engine.controller.control_plane.verification import (
+    Refused,
+    check_again,
+    refuse_unsigned_code,
+)
 from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.controller.records import ModelRecord, Version
 from transformer_serving.engine.errors import ConfigError
@@ -27,6 +32,7 @@ class Trust:
     """`environment` names the trusted keys; where it cannot be read, nothing is trusted."""
 
     def __init__(self, environment: Mapping[str, str], repository: Repository) -> None:
+        self._environment = environment
         self._repository = repository
         self._entries: frozenset[str] | None = frozenset()
         try:
@@ -54,6 +60,7 @@ class Trust:
                 f"it is not known to be signed by a key of {TRUSTED_KEYS_VARIABLE}; it is fetched "
                 "and checked again"
             )
+        refuse_unsigned_code(version.backend, self._environment)
         if version.rules == RULES:
             return version
         check_again(self._repository.files(model, version.token), from_text(version.config))
@@ -76,5 +83,12 @@ class Trust:
         return frozenset(
             model
             for model, record in records.items()
-            if any(one.rules != RULES or not self.covers(one) for one in record.versions)
+            if any(one.rules != RULES or not self._lets_in(one) for one in record.versions)
         )
+
+    def _lets_in(self, version: Version) -> bool:
+        try:
+            refuse_unsigned_code(version.backend, self._environment)
+        except REFUSALS:
+            return False
+        return self.covers(version)

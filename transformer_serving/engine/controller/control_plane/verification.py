@@ -6,6 +6,7 @@ Tested by tests/bundle/test_three_gates.py.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from transformer_serving.contract.gate.refusals import open_manifest, require_se
 from transformer_serving.contract.gate.server_facts import (
     COMPATIBLE_VARIABLE,
     ServerFacts,
+    is_version_compatible,
     server_facts,
 )
 from transformer_serving.contract.identity import check_preprocess, model_parts, stated_version
@@ -65,7 +67,7 @@ def verify(served: Served, folder: Path, preprocess: bytes | None) -> Verified:
     if keys is not None:
         signers = {check_signed_manifest(folder, keys), check_signed_preprocess(preprocess, keys)}
     verified = _verified(served, folder, preprocess, signed=keys is not None)
-    _refuse_unsigned_code(verified.config)
+    refuse_unsigned_code(backend_of(verified.config), os.environ)
     check_unquoted(verified.config)
     return replace(verified, signed_by=" ".join(sorted(signers)))
 
@@ -77,7 +79,6 @@ def check_again(folder: Path, config: ModelConfig) -> None:
     Raises Refused, ConfigError or ContractError.
     """
     _manifest(folder)
-    _refuse_unsigned_code(config)
     check_unquoted(config)
 
 
@@ -122,13 +123,13 @@ def _manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
-def _refuse_unsigned_code(config: ModelConfig) -> None:
+def refuse_unsigned_code(backend: str, environment: Mapping[str, str]) -> None:
     """Raises Refused for a plan, with a manifest or without, where Triton has the flag: it runs
     the code of each that brings some, and no header says which those are."""
     if (
-        backend_of(config) == "tensorrt"
-        and _server().version_compatible
-        and read_trusted_keys(os.environ) is None
+        backend == "tensorrt"
+        and is_version_compatible(environment)
+        and read_trusted_keys(environment) is None
     ):
         raise Refused(
             "a TensorRT plan may bring code of its own that Triton runs, as "
