@@ -244,7 +244,7 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
     limited = {"TRANSFORMER_SERVING_STORE_BYTES": "20401094656"}
     assert "--store-bytes=20401094656" in commands(limited, tmp_path, "secret")[1]
     assert "--exit-timeout-secs=10" in triton
-    with pytest.raises(ValueError, match="CLEARML_TRITON_POLL_FREQ must be a number"):
+    with pytest.raises(ValueError, match="CLEARML_TRITON_POLL_FREQ must be .*: set one, or none$"):
         commands({"CLEARML_TRITON_POLL_FREQ": "often"}, tmp_path, "secret")
     with pytest.raises(ValueError, match="KEEP_TASKS_SECONDS must be a number of at least 0"):
         commands({"TRANSFORMER_SERVING_KEEP_TASKS_SECONDS": "-1"}, tmp_path, "secret")
