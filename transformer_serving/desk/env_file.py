@@ -1,6 +1,6 @@
 """An --env-file as docker compose reads it: NAME=VALUE lines, comments, quotes, $NAME.
 
-Tested by tests/doctor/test_env_file.py, and beside compose itself by tests/compose/test_config.py.
+Tested by tests/doctor/test_env_file.py and tests/compose/test_config.py.
 """
 
 from __future__ import annotations
