@@ -66,6 +66,7 @@ fi
 said=$(compose "$@" rm --force --volumes "$service" 2>&1) || { echo "$said" >&2; exit 1; }
 count=$(echo "$old" | wc -l)
 number=0
+same=0
 for container in $old; do
     number=$((number + 1))
     before=$(containers "$@")
@@ -74,12 +75,16 @@ for container in $old; do
         --scale "$service=$((count + 1))" "$service" 2>&1) || { echo "$said" >&2; exit 1; }
     new=$(containers "$@" | grep -v -F "$before")
     wait_for_new "$new"
-    if [ "$number" = 1 ] && [ "$(made_of "$new")" = "$(made_of "$container")" ]; then
-        echo "note: the new container of $service has the image and the configuration of the old one;" \
-            "if it was to have others, build the images before, or correct the file of --env-file" >&2
+    if [ "$(made_of "$new")" = "$(made_of "$container")" ]; then
+        same=$((same + 1))
     fi
     # By its own stop signal and TRANSFORMER_SERVING_STOP_SECONDS: what runs in it ends first.
     docker stop "$container" >/dev/null
     docker rm --volumes "$container" >/dev/null
     echo "$service: $number of $count replaced"
 done
+# After a roll that was broken off the first ones were new already.
+if [ "$same" = "$count" ]; then
+    echo "note: the new containers of $service have the image and the configuration of the old ones; if" \
+        "they were to have others, build the images before, or correct the file of --env-file" >&2
+fi

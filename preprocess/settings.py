@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from transformer_serving.contract.preprocess_settings import (
@@ -19,14 +20,15 @@ from transformer_serving.contract.preprocess_settings import (
     TOKEN_GAP_S,
     TRANSPORT,
     TRITON_GRPC,
-    TRITON_HTTP,
-    checked_address,
+    triton_grpc,
+    triton_http,
 )
 
 
 @dataclass(frozen=True)
 class PreprocessSettings:
-    """`triton` is the address for the chosen transport, `triton_grpc` what streams come from."""
+    """`triton` is the address for the chosen transport, `triton_grpc` what streams come from; for
+    an endpoint without it is empty where none follows from clearml-serving's own address."""
 
     transport: str
     triton: str
@@ -43,13 +45,16 @@ class PreprocessSettings:
     metrics_host: str
 
 
-def read_settings(environment: Mapping[str, str] = os.environ) -> PreprocessSettings:
-    """The settings as the environment has them. Raises ValueError naming a wrong variable."""
+def read_settings(
+    environment: Mapping[str, str] = os.environ, *, has_streams: bool = False
+) -> PreprocessSettings:
+    """The settings as the environment has them. Raises ValueError naming a wrong variable, and for
+    an endpoint that `has_streams` where none says where they come from."""
     transport = TRANSPORT.text(environment)
-    grpc = _grpc_address(environment)
+    grpc = _grpc(environment, is_needed=has_streams or transport == "grpc")
     return PreprocessSettings(
         transport=transport,
-        triton=grpc if transport == "grpc" else _http_address(environment),
+        triton=grpc if transport == "grpc" else triton_http(environment),
         triton_grpc=grpc,
         timeout_s=TIMEOUT_S.number(environment),
         max_wait_s=MAX_WAIT_S.number(environment),
@@ -64,15 +69,10 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> PreprocessSett
     )
 
 
-def _http_address(environment: Mapping[str, str]) -> str:
-    stock = f"{_stock_address(environment).rsplit(':', 1)[0]}:8000"
-    return checked_address(TRITON_HTTP, TRITON_HTTP.text(environment) or stock)
-
-
-def _grpc_address(environment: Mapping[str, str]) -> str:
-    given = TRITON_GRPC.text(environment)
-    return checked_address(TRITON_GRPC, given or _stock_address(environment))
-
-
-def _stock_address(environment: Mapping[str, str]) -> str:
-    return environment.get("CLEARML_DEFAULT_TRITON_GRPC_ADDR") or "127.0.0.1:8001"
+def _grpc(environment: Mapping[str, str], *, is_needed: bool) -> str:
+    """Raises ValueError naming a wrong variable."""
+    if is_needed or TRITON_GRPC.text(environment):
+        return triton_grpc(environment)
+    with suppress(ValueError):
+        return triton_grpc(environment)
+    return ""

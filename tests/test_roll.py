@@ -73,10 +73,12 @@ def roll(tmp_path: Path) -> Roll:
     docker.chmod(0o755)
 
     def roll(*states: str, health: str = "healthy", image: str = NEW) -> Rolled:
-        """Of containers in these states; of those that were left where none is given."""
+        """Of containers in these states (rolled: it runs and has the new image already); of those
+        that were left where none is given."""
         if states:
             rows = [
-                {"id": f"c{number}", "state": state, "image": OLD, "health": "healthy"}
+                {"id": f"c{number}", "state": "running", "image": OLD, "health": "healthy"}
+                | ({"image": NEW} if state == "rolled" else {"state": state})
                 for number, state in enumerate(states, 1)
             ]
             containers.write_text(json.dumps(rows))
@@ -105,8 +107,15 @@ def test_who_rolls_what_runs_already_is_told_so(roll: Roll) -> None:
     """As after `git checkout` without a build: the tag is still that of the old image."""
     rolled = roll("running", "running", image=OLD)
     assert rolled.code == 0, rolled.said
-    assert rolled.said.count("note: the new container of inference has the image and the conf") == 1
+    assert rolled.said.count("note: the new containers of inference have the image and the") == 1
     assert list(rolled.images) == ["c3", "c4"]
+
+
+def test_who_goes_on_with_a_roll_that_was_broken_off_is_told_nothing(roll: Roll) -> None:
+    for states in (("rolled", "running"), ("running", "rolled")):
+        rolled = roll(*states)
+        assert rolled.said == "inference: 1 of 2 replaced\ninference: 2 of 2 replaced\n"
+        assert list(rolled.images.values()) == [NEW, NEW]
 
 
 def test_one_that_has_ended_is_not_taken_for_the_new_one(roll: Roll) -> None:

@@ -312,7 +312,7 @@ def test_the_image_moves_with_the_pin(checkout: Path) -> None:
     image = {TRITON_VARIABLE: pin.triton, TENSORRT_VARIABLE: pin.tensorrt}
     wanted = {PINNED_TRITON: stated[names[2]], PINNED_TENSORRT: stated[names[3]]}
     assert difference(image | wanted) is None
-    assert any("compose.yaml build --pull" in line for line in move.rebuild)
+    assert any("compose.yaml build --pull, with the stack's --env" in line for line in move.rebuild)
     use("24.10", checkout / "versions.toml")
     assert (checkout / DOCKERFILE).read_text("utf-8") == before
 

@@ -71,7 +71,7 @@ class TextGeneration:
         self.endpoint: Endpoint = read_endpoint(endpoint_json)
         assert self.endpoint.generation is not None, "read_endpoint asks it of this task"
         self.generation: Generation = self.endpoint.generation
-        self.settings = read_settings()
+        self.settings = read_settings(has_streams=True)
         self.tracing = read_tracing()
         self.task = TextTask(self.generation)
         self.tokenizer = shared_tokenizer(Tokenizer, tokenizer_json(), self.endpoint.tokens)

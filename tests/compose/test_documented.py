@@ -187,7 +187,6 @@ def test_every_documented_line_has_its_test_or_its_reason() -> None:
 
 
 BUILDS = (
-    "docker compose -f compose/compose.yaml build",
     "docker compose -f compose/compose.yaml build triton",
     "docker compose -f compose/compose.yaml --profile local build",
 )

@@ -213,7 +213,7 @@ def test_one_that_was_killed_half_way_is_not_served_and_ended_by_another(
     done = container.run("serve")
     assert done.returncode != 0
     assert b"a restore was ended half way" in done.stderr
-    assert b"run --rm -T --no-deps control-plane restore < FILE" in done.stderr
+    assert b"run --rm -T --no-deps control-plane restore < FILE, with --env-file" in done.stderr
     assert container.run("restore", file.read_bytes()).returncode == 0
     assert names(container.start()) == ["first"]
 

@@ -19,10 +19,12 @@ from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
 from tests.doctor.conftest import PIN, READY, Scene, answering
 from transformer_serving.desk.doctor.clearml import MACHINE
-from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING
+from transformer_serving.desk.doctor.containers import check_variables
+from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING, Finding
 from transformer_serving.desk.doctor.machine import check_disk, check_libpython
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.doctor.table import CHECKS, examine
+from transformer_serving.desk.doctor.triton import check_triton
 
 PONG = json.dumps({"meta": {"result_code": 200}, "data": {}}).encode()
 
@@ -57,6 +59,7 @@ def test_a_healthy_environment_is_silent(scene: Scene) -> None:
     assert not loud
     skipped = {row.finding.why for row in named if row.finding.status == SKIPPED}
     assert skipped == {
+        "no --env-file",
         "demo-triton-1: it has no Python to ask with",
         "the embedded stack is down; start it: transformer-serving up --state "
         + shlex.quote(str(scene.subject.state)),
@@ -113,6 +116,31 @@ def test_4_a_full_disk(scene: Scene) -> None:
     assert "--state" in said.why
     (said,) = check_disk(dataclasses.replace(of_a_file, is_state_named=True))
     assert said.status == FAILURE
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"CLEARML_SERVING_POLL_FREQ": "0.3", "CLEARML_TRITON_POLL_FREQ": "0.2"}, "set 60, or"),
+        # Compose's own poll of the workers beside it.
+        ({"CLEARML_TRITON_POLL_FREQ": "0.5"}, "set 66, or none"),
+        ({"CLEARML_TRITON_POLL_FREQ": "often"}, "CLEARML_TRITON_POLL_FREQ must be a number"),
+        ({"TRANSFORMER_SERVING_STOP_SECONDS": "20"}, "set that to 30 or more"),
+        ({}, ""),
+    ],
+)
+def test_5_variables_with_which_no_triton_starts(
+    scene: Scene, given: dict[str, str], said: str
+) -> None:
+    """As an upgrade finds them: of an older kit a my.env has that grace."""
+    values = {"TRANSFORMER_SERVING_GRACE_SECONDS": "30", **given}
+    environment = {**scene.subject.environment, **values}
+    subject = dataclasses.replace(scene.subject, environment=environment, from_file=True)
+    (found,) = check_variables(subject)
+    assert found.status == (FAILURE if said else OK)
+    assert said in found.why
+    (of_no_file,) = check_variables(dataclasses.replace(subject, from_file=False))
+    assert of_no_file.status == SKIPPED
 
 
 def test_5_compose_too_old(scene: Scene) -> None:
@@ -253,6 +281,24 @@ def test_14_a_triton_that_is_not_the_pins(scene: Scene) -> None:
     assert "Triton does not answer" in only(nobody, "triton")
     nowhere = having(scene, TRANSFORMER_SERVING_TRITON_HTTP="triton")
     assert "an address of Triton must be host:port" in only(nowhere, "triton")
+
+
+def test_14_a_triton_that_follows_from_clearml_servings_address(scene: Scene) -> None:
+    """As the workers take it, where nothing else is said."""
+
+    def found(address: str) -> Finding:
+        subject = having(
+            scene, TRANSFORMER_SERVING_TRITON_HTTP="", CLEARML_DEFAULT_TRITON_GRPC_ADDR=address
+        )
+        return next(iter(check_triton(dataclasses.replace(subject, record=None, from_file=True))))
+
+    assert found("no-such-container:8001").status == SKIPPED
+    nobody = found("127.0.0.9:8001")
+    assert "does not answer at 127.0.0.9:8000" in nobody.why
+    assert nobody.fix == "start Triton or correct CLEARML_DEFAULT_TRITON_GRPC_ADDR"
+    none_follows = found("ipv4:127.0.0.1:8001")
+    assert "TRANSFORMER_SERVING_TRITON_HTTP is empty, and CLEARML_DEFAULT" in none_follows.why
+    assert none_follows.fix == "set or correct TRANSFORMER_SERVING_TRITON_HTTP"
 
 
 def test_14_one_of_several_tritons(scene: Scene, triton: str) -> None:

@@ -244,7 +244,7 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
     limited = {"TRANSFORMER_SERVING_STORE_BYTES": "20401094656"}
     assert "--store-bytes=20401094656" in commands(limited, tmp_path, "secret")[1]
     assert "--exit-timeout-secs=10" in triton
-    with pytest.raises(ValueError, match="CLEARML_TRITON_POLL_FREQ must be a number"):
+    with pytest.raises(ValueError, match="CLEARML_TRITON_POLL_FREQ must be .*: set one, or none$"):
         commands({"CLEARML_TRITON_POLL_FREQ": "often"}, tmp_path, "secret")
     with pytest.raises(ValueError, match="KEEP_TASKS_SECONDS must be a number of at least 0"):
         commands({"TRANSFORMER_SERVING_KEEP_TASKS_SECONDS": "-1"}, tmp_path, "secret")
@@ -253,7 +253,8 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("triton", "workers", "grace", "seconds"),
     [("", "", "", 42), ("1", "1.0", "", 150), ("0.1", "5", "", 336), ("5", "0.1", "", 336),
-     ("2", "", "", 270), ("0.1", "0.1", "30", 30), ("0.1", "0.1", "13", 13)],
+     ("2", "", "", 270), ("720", "720", "", 86430), ("720", "720", "86430", 86430),
+     ("86400", "86400", "", 10368030), ("0.1", "0.1", "30", 30), ("0.1", "0.1", "13", 13)],
 )  # fmt: skip
 def test_the_previous_bundle_serves_on_until_every_worker_has_looked(
     tmp_path: Path, triton: str, workers: str, grace: str, seconds: int

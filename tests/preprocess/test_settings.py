@@ -65,3 +65,45 @@ def test_the_ports_of_an_address() -> None:
 def test_an_address_of_clearml_servings_own_client_is_not_ours_to_judge() -> None:
     """Not before there is a bundle of ours to read it: a stock endpoint may want another form."""
     check_settings({"CLEARML_DEFAULT_TRITON_GRPC_ADDR": "dns:///triton"})
+
+
+STOCK, HTTP = "CLEARML_DEFAULT_TRITON_GRPC_ADDR", "TRANSFORMER_SERVING_TRITON_HTTP"
+GRPC, TRANSPORT = "TRANSFORMER_SERVING_TRITON_GRPC", "TRANSFORMER_SERVING_TRANSPORT"
+
+
+@pytest.mark.parametrize(
+    ("stock", "http", "grpc"),
+    [
+        ("gpus", "gpus:8000", "gpus:8001"),
+        ("dns:///gpus:9001", "gpus:8000", "gpus:9001"),
+        ("dns:gpus:9001", "gpus:8000", "gpus:9001"),
+        ("a:8001,b:8001", "a:8000,b:8000", "a:8001,b:8001"),
+        ("[::1]:8001", "[::1]:8000", "[::1]:8001"),
+        ("http://gpus:8001/", "gpus:8000", "gpus:8001"),
+    ],
+)
+def test_the_addresses_that_follow_from_clearml_servings(stock: str, http: str, grpc: str) -> None:
+    settings = read_settings({STOCK: stock}, has_streams=True)
+    assert (settings.triton, settings.triton_grpc) == (http, grpc)
+
+
+@pytest.mark.parametrize("stock", ["dns://1.1.1.1/gpus", "ipv4:127.0.0.1:8001", "::1", "a:1,"])
+def test_a_form_from_which_none_follows_stops_what_needs_one(stock: str) -> None:
+    """And the refusal names what can be set in its place."""
+    with pytest.raises(ValueError, match=f"{HTTP} is empty, and {STOCK} is not .*: set {HTTP}$"):
+        read_settings({STOCK: stock})
+    own = {STOCK: stock, HTTP: "gpus:8000"}
+    assert (read_settings(own).triton, read_settings(own).triton_grpc) == ("gpus:8000", "")
+    for transport, has_streams in (("http", True), ("grpc", False)):
+        with pytest.raises(ValueError, match=f"^{GRPC} is empty, and .*: set {GRPC}$"):
+            read_settings({**own, TRANSPORT: transport}, has_streams=has_streams)
+    whole = read_settings({**own, GRPC: "gpus:8001"}, has_streams=True)
+    assert (whole.triton, whole.triton_grpc) == ("gpus:8000", "gpus:8001")
+
+
+def test_a_socket_alone_is_grpcs() -> None:
+    socket = {STOCK: "unix:/run/triton.sock"}
+    with pytest.raises(ValueError, match=f"set {HTTP}$"):
+        read_settings(socket)
+    settings = read_settings({**socket, HTTP: "gpus:8000"}, has_streams=True)
+    assert settings.triton_grpc == "unix:/run/triton.sock"

@@ -8,11 +8,16 @@ Tested by tests/preprocess/test_settings.py and tests/gateway/test_settings.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from transformer_serving.contract.setting import Setting, TextSetting
-from transformer_serving.contract.triton_addresses import read_addresses
+from transformer_serving.contract.triton_addresses import is_unix, read_addresses, split_addresses
 
+# clearml-serving's own, in whatever form its client takes.
+STOCK_GRPC = "CLEARML_DEFAULT_TRITON_GRPC_ADDR"
+_HOST = re.compile(r"(\[[^\[\]/]+\]|[^:/\[\]\s]+)(:[0-9]+)?")
+_SOCKET = re.compile(r"(unix:.+)(:[0-9]+)")
 _SECONDS = (0.001, 86_400)
 TRANSPORT = TextSetting(
     "TRANSFORMER_SERVING_TRANSPORT",
@@ -128,11 +133,51 @@ def check_settings(environment: Mapping[str, str]) -> None:
         else:
             row.text(environment)
     for row in (TRITON_HTTP, TRITON_GRPC):
-        if address := row.text(environment):
-            checked_address(row, address)
+        _address(row, environment)
 
 
-def checked_address(row: TextSetting, address: str) -> str:
+def triton_http(environment: Mapping[str, str]) -> str:
+    """Triton's HTTP, as set or at the host of its gRPC. Raises ValueError naming the variable."""
+    return _address(TRITON_HTTP, environment) or ",".join(
+        f"{host}:8000" for host, _ in _stock(TRITON_HTTP, environment)
+    )
+
+
+def triton_grpc(environment: Mapping[str, str]) -> str:
+    """Triton's gRPC likewise. Raises ValueError naming the variable."""
+    own = _address(TRITON_GRPC, environment)
+    stock = environment.get(STOCK_GRPC, "")
+    if not own and is_unix(stock):
+        return stock
+    return own or _checked(TRITON_GRPC, ",".join(map("".join, _stock(TRITON_GRPC, environment))))
+
+
+def _stock(row: TextSetting, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Hosts, or sockets without what tells them apart, with the port of gRPC behind a colon.
+
+    Raises ValueError naming the variable of `row`, which can be set in its place.
+    """
+    found = []
+    for address in split_addresses(environment.get(STOCK_GRPC) or "127.0.0.1:8001"):
+        pattern = _SOCKET if is_unix(address) else _HOST
+        # gRPC's own word for a name, which its client is free to write.
+        read = pattern.fullmatch(address.removeprefix("dns:").removeprefix("///"))
+        if read is None:
+            raise ValueError(
+                f"{row.name} is empty, and {STOCK_GRPC} is not host:port, from which it would "
+                f"follow: set {row.name}"
+            )
+        found.append((read[1], read[2] or ":8001"))
+    return found
+
+
+def _address(row: TextSetting, environment: Mapping[str, str]) -> str:
+    """Empty where none is set. Raises ValueError naming the variable."""
+    given = row.text(environment)
+    return _checked(row, given) if given else ""
+
+
+def _checked(row: TextSetting, address: str) -> str:
     """Raises ValueError naming the variable."""
     try:
         read_addresses(address)

@@ -53,8 +53,7 @@ class Setting:
         if not self.low <= number <= self.high:
             kind = "a whole number" if self.is_whole else "a number"
             raise ValueError(
-                f"{self.name} must be {kind} from {self.low} to {self.high:.0f}: "
-                f"set one, or none for {self.default}"
+                f"{self.name} must be {kind} from {self.low} to {self.high:.0f}: set one, or none"
             )
         return number
 

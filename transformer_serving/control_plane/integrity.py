@@ -64,7 +64,9 @@ def _to_restore() -> str:
             "transformer_serving.desk.local.container restore < FILE"
         )
     run = f"{_COMPOSE} run --rm -T --no-deps control-plane restore < FILE"
-    return f"{to_stop()}, then {run} (docs/compose.md, A backup of the control plane)"
+    # Of the image that the kit's version names, without: maybe another one than that which runs.
+    tagged = "with --env-file where that has an image tag"
+    return f"{to_stop()}, then {run}, {tagged} (docs/compose.md, A backup of the control plane)"
 
 
 def fix() -> str:

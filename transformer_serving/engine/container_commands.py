@@ -38,6 +38,8 @@ LOCAL_API_VARIABLE = "TRANSFORMER_SERVING_LOCAL_API"
 WORKERS_TASK_VARIABLE = "CLEARML_INFERENCE_TASK_ID"
 MODEL_CACHE_VARIABLE = "TRANSFORMER_SERVING_MODEL_CACHE"
 _MOST_BYTES = 1 << 53
+# More than the longest polls make of it, where none is set.
+_MOST_GRACE_S = 100_000_000
 STATE_FILE = "controller.json"
 # For what ends beside and after Triton: the controller, the models.
 _LEAVE_S = 20.0
@@ -49,11 +51,7 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
     Triton listens on every address of the container, of which compose publishes none: for
     inference, and for control beside the key. Its figures are for this container alone.
     """
-    exit_seconds = math.ceil(TRITON_EXIT_SECONDS.number(environment))
-    refuse_a_stop_that_does_not_fit(
-        environment, {TRITON_EXIT_SECONDS.name: exit_seconds}, beside=_LEAVE_S
-    )
-    extra = [f"--exit-timeout-secs={exit_seconds}"]
+    extra = [f"--exit-timeout-secs={exit_seconds(environment)}"]
     if environment.get(COMPATIBLE_VARIABLE) == "1":
         extra.append("--backend-config=tensorrt,version-compatible=true")
     extra += trace_options(TRITONSERVER, environment)
@@ -65,10 +63,20 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
         key=key,
         extra=extra,
     )
-    return triton, _controller(environment, state)
+    return triton, controller_command(environment, state)
 
 
-def _controller(environment: Mapping[str, str], state: Path) -> list[str]:
+def exit_seconds(environment: Mapping[str, str]) -> int:
+    """What Triton has for its end. Raises ValueError naming a variable that is none or too much."""
+    seconds = math.ceil(TRITON_EXIT_SECONDS.number(environment))
+    refuse_a_stop_that_does_not_fit(
+        environment, {TRITON_EXIT_SECONDS.name: seconds}, beside=_LEAVE_S
+    )
+    return seconds
+
+
+def controller_command(environment: Mapping[str, str], state: Path) -> list[str]:
+    """Raises ValueError as `commands` does."""
     poll = TRITON_POLL.number(environment)
     # Where nobody says how often the workers look, as often as this one.
     workers = SERVING_POLL.number(environment) if environment.get(SERVING_POLL.name) else poll
@@ -84,8 +92,8 @@ def _controller(environment: Mapping[str, str], state: Path) -> list[str]:
         f"--triton-log={state / 'triton.log'}",
         f"--repository={state / 'models'}",
         f"--state={state / STATE_FILE}",
-        f"--poll-seconds={60 * poll:g}",
-        f"--grace-seconds={grace:g}",
+        f"--poll-seconds={60 * poll:.9g}",
+        f"--grace-seconds={grace:.9g}",
         f"--keep-tasks-seconds={_number(environment, KEEP_TASKS_VARIABLE, kept, or_0=True):g}",
         f"--filter={environment.get(FILTER_VARIABLE) or '*'}",
     ]
@@ -100,7 +108,7 @@ def _controller(environment: Mapping[str, str], state: Path) -> list[str]:
 def _grace_seconds(environment: Mapping[str, str], polls_s: float) -> float:
     """`polls_s` is both polls together. Raises ValueError for a grace that is over before them."""
     fits = math.ceil(polls_s + _BESIDE_POLLS_S)
-    grace = _number(environment, GRACE_VARIABLE, fits)
+    grace = _number(environment, GRACE_VARIABLE, fits, below=_MOST_GRACE_S)
     if grace <= polls_s:
         raise ValueError(
             f"{GRACE_VARIABLE} ({grace:g}) must be more than {TRITON_POLL.name} and "

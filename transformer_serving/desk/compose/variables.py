@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.polls import SERVING_POLL, TRITON_POLL
+from transformer_serving.contract.preprocess_settings import STOCK_GRPC
 from transformer_serving.contract.signatures import TRUSTED_KEYS_HELP, TRUSTED_KEYS_VARIABLE
 from transformer_serving.contract.stop import STOP_SECONDS, TRITON_EXIT_SECONDS as _EXIT
 from transformer_serving.contract.worker import tracing
@@ -33,6 +34,8 @@ class Section:
     variables: tuple[Variable, ...]
 
 
+# The machine itself, as the compose files name it to containers.
+HOST_NAME = "host.docker.internal"
 # What differs in containers from the parts' own defaults.
 IN_CONTAINERS = {"TRANSFORMER_SERVING_METRICS_HOST": "0.0.0.0"}
 _DRAIN, _WORKERS = gateway_settings.DRAIN_SECONDS.name, gateway_settings.WORKERS
@@ -129,8 +132,10 @@ INFERENCE = Section(
         Variable(SERVING_POLL.name, SERVING_POLL.help, "0.1"),
         Variable("CLEARML_INFERENCE_TASK_ID", "ClearML task to go on with; empty: a new one."),
         Variable(
-            "CLEARML_DEFAULT_TRITON_GRPC_ADDR",
-            "Triton's gRPC, for endpoints whose preprocess leaves the call to clearml-serving.",
+            STOCK_GRPC,
+            "Triton's gRPC as host:port, for endpoints whose preprocess leaves the call to "
+            "clearml-serving, and for the others where TRANSFORMER_SERVING_TRITON_HTTP and _GRPC "
+            "are empty. In another form of gRPC's it says nothing to these: set their own, then.",
             "triton:8001",
         ),
         Variable(

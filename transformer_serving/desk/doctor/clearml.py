@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from transformer_serving.contract.worker.sdk_patience import NO_API_FIX
 from transformer_serving.desk.command_line import command_line
+from transformer_serving.desk.compose.variables import HOST_NAME
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.http import Answer, ask
 from transformer_serving.desk.doctor.subject import Subject
@@ -17,8 +18,7 @@ from transformer_serving.desk.http import shown
 
 API, FILES = "CLEARML_API_HOST", "CLEARML_FILES_HOST"
 ACCESS, SECRET = "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"
-# What the compose files name the machine itself to containers.
-MACHINE = "host.docker.internal"
+MACHINE = HOST_NAME
 _ILL = 500
 _REFUSED = (401, 403)
 _SEE_LOG = "the API server is ill: see its log, and whether its database runs and has room"

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.gate.release import older
+from transformer_serving.desk.compose.variables import INFERENCE, TRITON
 from transformer_serving.desk.doctor.clearml import MACHINE
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import Subject
@@ -21,6 +23,10 @@ COMPOSE_MIN = "2.24.4"
 _NUMBER = re.compile(r"v?(\d+\.\d+\.\d+)")
 _INSTALL = "install Docker Engine and its compose plugin; only the compose stack needs them"
 NO_STACK = "no compose stack"
+# What compose gives where the file has none.
+_TRITONS = {
+    row.name: row.default for row in (*INFERENCE.variables, *TRITON.variables) if row.default
+}
 
 # Runs in a container's own Python, 3.8 or newer: asks each address that its environment names.
 PROBE = """
@@ -84,6 +90,29 @@ def check_containers(subject: Subject) -> Findings:
         yield skipped(NO_STACK)
     for container in containers:
         yield from _container(subject, container)
+
+
+def check_variables(subject: Subject) -> Findings:
+    """As a Triton container reads them at its start, which ends it where one does not fit."""
+    # Desk commands that start no Triton do without its modules.
+    from transformer_serving.engine.container_commands import controller_command, exit_seconds
+
+    if not subject.from_file:
+        yield skipped("no --env-file")
+        return
+    environment = {**_TRITONS, **subject.environment}
+    refused = False
+    for read in (exit_seconds, lambda given: controller_command(given, Path())):
+        try:
+            read(environment)
+        except ValueError as error:
+            refused = True
+            yield failure(
+                f"a Triton container ends at its start: {error}",
+                "correct it in the file of --env-file",
+            )
+    if not refused:
+        yield ok("Triton's containers start with the file's polls, grace and seconds to stop")
 
 
 def _containers(subject: Subject) -> list[str]:

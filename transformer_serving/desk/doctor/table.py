@@ -128,6 +128,12 @@ CHECKS = (
         clearml.check_clock,
     ),
     Check(
+        "variables",
+        "polls, grace and seconds to stop of --env-file, as a Triton container reads them",
+        "a container with them ends at its start",
+        containers.check_variables,
+    ),
+    Check(
         "containers",
         "API and file server from inside each running container of the compose stack",
         "a container does not reach one",

@@ -19,6 +19,7 @@ from transformer_serving.contract.gate.server_facts import (
     visible_gpus,
 )
 from transformer_serving.contract.manifest import FILE_NAME, read_manifest
+from transformer_serving.contract.preprocess_settings import STOCK_GRPC, triton_http
 from transformer_serving.contract.triton_addresses import read_addresses
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.engine_file import check_engine_file, engine_files
@@ -44,10 +45,10 @@ def check_triton(subject: Subject) -> Findings:
     try:
         addresses = _addresses(subject)
     except ValueError as error:
-        yield failure(f"{HTTP_VARIABLE}: {error}", f"correct {HTTP_VARIABLE}")
+        yield failure(str(error), f"set or correct {HTTP_VARIABLE}")
         return
     if not addresses:
-        yield skipped(f"no stack and no {HTTP_VARIABLE}")
+        yield skipped(f"no stack, no {HTTP_VARIABLE} and no {STOCK_GRPC}")
     answered = False
     for address in addresses:
         answer = ask_at(address, "/v2")
@@ -63,13 +64,19 @@ def check_triton(subject: Subject) -> Findings:
 
 
 def _silent(address: str, answer: Answer, subject: Subject) -> Finding:
-    own = subject.record is not None and not subject.environment.get(HTTP_VARIABLE)
+    is_named = bool(subject.environment.get(HTTP_VARIABLE))
+    own = subject.record is not None and not is_named
     if answer.status == 0 and own:
         why = f"Triton does not run at {address}"
         if subject.running:
             return failure(why, f"see '{command_line('logs triton', subject.state)}'")
         return skipped(f"{why}; start it: {command_line('up', subject.state)}")
     if answer.unresolved and subject.from_file and "." not in address:
+        if not is_named:
+            return skipped(
+                f"{address}, of {STOCK_GRPC}, is a name inside a container network, not known to "
+                "this machine"
+            )
         return warning(
             f"{HTTP_VARIABLE} {address} is a name inside a container network, not known to this "
             "machine",
@@ -77,7 +84,7 @@ def _silent(address: str, answer: Answer, subject: Subject) -> Finding:
         )
     return failure(
         f"Triton does not answer at {address}: {answer.error or answer.status}",
-        f"start Triton or correct {HTTP_VARIABLE}",
+        f"start Triton or correct {HTTP_VARIABLE if is_named else STOCK_GRPC}",
     )
 
 
@@ -96,10 +103,12 @@ def check_open(subject: Subject, address: str) -> Findings:
 
 def _addresses(subject: Subject) -> tuple[str, ...]:
     """Those that the workers share their calls among. Raises ValueError."""
-    given = subject.environment.get(HTTP_VARIABLE)
-    if given:
-        return read_addresses(given)
-    return (subject.record.triton.http,) if subject.record else ()
+    if not subject.environment.get(HTTP_VARIABLE):
+        if subject.record is not None:
+            return (subject.record.triton.http,)
+        if not subject.environment.get(STOCK_GRPC):
+            return ()
+    return read_addresses(triton_http(subject.environment))
 
 
 def _compared(version: str, where: str, subject: Subject) -> Finding:

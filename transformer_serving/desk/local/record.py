@@ -283,10 +283,10 @@ def clearml_environment(record: StackRecord) -> dict[str, str]:
     }
     if record.serving_id:
         values["CLEARML_SERVING_TASK_ID"] = record.serving_id
-    return values | _past_proxies(os.environ)
+    return values | past_proxies(os.environ)
 
 
-def _past_proxies(environment: Mapping[str, str]) -> dict[str, str]:
+def past_proxies(environment: Mapping[str, str]) -> dict[str, str]:
     """This machine among what is asked without a proxy; nothing where there is no proxy."""
     proxies = {name for name in environment if name.lower().endswith("_proxy")}
     if not proxies - {"no_proxy", "NO_PROXY"}:

@@ -37,9 +37,11 @@ _ARGUMENTS = {
     "TENSORRT_VERSION": "tensorrt",
     "ONNXRUNTIME_VERSION": "onnxruntime",
 }
+# The file has the tag by which the image is built and started.
+_BUILD = "docker compose -f compose/compose.yaml build --pull, with the stack's --env-file"
 _IMAGE_ELSEWHERE = (
     "the Triton image, whose Dockerfile an installed kit has not: in a checkout of it the same "
-    "command, then docker compose -f compose/compose.yaml build --pull"
+    f"command, then {_BUILD}"
 )
 
 # A field of the pin, and what has to be done again when it changes.
@@ -47,7 +49,7 @@ _REBUILD = {
     "tensorrt": "every bundle with engine tensorrt: convert it again, on each kind of GPU",
     "python": "the lock of what runs inside the image: make lock, with its Python on PATH; then "
     "the image",
-    "image": "the Triton image: docker compose -f compose/compose.yaml build --pull",
+    "image": f"the Triton image: {_BUILD}",
     "onnxruntime": "bundles with engine onnxruntime: deploy them again, which compares opsets",
     "driver_min": "the hosts' NVIDIA drivers: transformer-serving doctor",
     "tritonclient": "the inference images: the client is pinned with the server",
