@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
-import io
 import os
 import shutil
 import stat
@@ -13,12 +13,13 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clearml.storage.archive import extract_tar_archive
 from hypothesis import given, settings, strategies as st
 
-from tests.contract.archives import FILES, OUTSIDE, climbing, file_rows, tarred
+from tests.contract.archives import FILES, OUTSIDE, climbing, file_rows, full_for_writing, tarred
 from transformer_serving.contract import archives
 from transformer_serving.contract.archives import (
     ArchiveDamaged,
@@ -360,16 +361,24 @@ def test_no_bytes_raise_anything_else_or_lie_outside(
 
 
 def test_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no device that is full")
     monkeypatch.setattr(Path, "open", full_for_writing(Path.open))
     with pytest.raises(OSError, match="No space left"):
         unpack(zipped(tmp_path / "a.zip"), tmp_path / "out", MOST)
     assert not (tmp_path / "out").exists()
 
 
-def full_for_writing(opened: Callable[..., io.IOBase]) -> Callable[..., io.IOBase]:
-    def open_(self: Path, mode: str = "r", *more: object) -> io.IOBase:
-        return opened(Path("/dev/full"), "wb") if mode == "xb" else opened(self, mode, *more)
+def test_a_disk_that_fails_is_no_fault_of_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another time it is unpacked."""
+    path, opened = zipped(tmp_path / "a.zip"), Path.open
 
-    return open_
+    def open_(self: Path, mode: str = "r", *more: Any) -> Any:
+        if mode == "xb":
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(self, mode, *more)
+
+    monkeypatch.setattr(Path, "open", open_)
+    with pytest.raises(OSError, match="Input/output error"):
+        unpack(path, tmp_path / "out", MOST)
+    assert not (tmp_path / "out").exists()

@@ -28,7 +28,6 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, NoReturn
 
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.full_disk import is_full_disk
 
 _ZIP, _TARS = ".zip", (".tgz", ".tar.gz")
 _GZIP = b"\x1f\x8b"
@@ -51,6 +50,8 @@ _HEADS = 256 << 20
 # As a tar's files come by the same reads.
 _CHUNK = _TAR_HEAD
 _NAMED = 80
+# Of a name, and not of the disk.
+_NO_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 # What the modules let through of an archive that is damaged, or made to be a trap.
 _DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, struct.error),
@@ -81,7 +82,7 @@ def unpack(
     """Unpack into `folder`, which must not be there yet, and is gone again where that fails.
 
     `most` bytes at most; before any is written, `fits` is told how many there will be. Raises
-    ArchiveFault, and OSError for a disk that is full.
+    ArchiveFault, and OSError for a disk that is full or fails.
     """
     with _faults_told():
         size = 0
@@ -137,7 +138,7 @@ class _Entry:
             # Never what is there already: of two with one name nobody knows which is meant.
             target = path.open("xb")
         except OSError as error:
-            if is_full_disk(error):
+            if error.errno not in _NO_PLACE:
                 raise
             why = os.strerror(error.errno or 0)
             raise ArchiveFault(f"{_named(str(self.place))} cannot be written ({why})") from error
