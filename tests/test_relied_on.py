@@ -272,6 +272,16 @@ RELIED_ON = (
         "contract/worker/parsed_sections.py: sections as they stand",
     ),
     Relied(
+        "clearml", "clearml/utilities/pyhocon/config_tree.py", "ConfigSubstitution",
+        "__init__(variable,optional,ws,instring,loc)",
+        "contract/worker/parsed_sections.py: what a substitution would read",
+    ),
+    Relied(
+        "clearml", "clearml/backend_interface/task/task.py", "Task",
+        "_get_configuration_dict(name)",
+        "contract/worker/parsed_sections.py: the section that a fault is in",
+    ),
+    Relied(
         "clearml", "clearml/utilities/pyhocon/config_parser.py", "ConfigFactory",
         "parse_file parse_URL",
         "contract/worker/parsed_sections.py: what an include would read",

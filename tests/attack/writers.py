@@ -73,12 +73,12 @@ def asking_sections(ground: Ground) -> Seen:
             _edit(caller, ground, f"{own}\n{stolen}")
             stack.until(partial(_is_told, ground, said), "it is refused")
             served += stack.post(ENDPOINT, GOOD)[0] == 200
-            told += "section of the task's configuration" in stack.run(
+            told += "section 'endpoints' of the task's configuration" in stack.run(
                 "remove", "never-there", code=1
             )
     seen = json.dumps(stack.status()) + _logs(stack.state / "logs")
     _edit(caller, ground, own)
-    stack.until(lambda: not _is_told(ground, "section of the task"), "it is well again")
+    stack.until(lambda: not _is_told(ground, "of the task's configuration"), "it is well again")
     found = [name for name in (variable, _SECRET) if name in seen]
     return Seen(
         f"{len(asks)} sections: {len(asked)} requests made, {len(found)} secrets in status or log; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 FILES = {"manifest.json": b"{}", "model/weights.bin": bytes(100_000), "model/empty": b""}
@@ -39,3 +39,12 @@ def climbing(path: Path) -> Path:
         ("y", tarfile.SYMTYPE, up, b""),
         (away, tarfile.REGTYPE, "", b"written"),
     )
+
+
+def full_for_writing(opened: Callable[..., io.IOBase]) -> Callable[..., io.IOBase]:
+    """In the place of Path.open: what is unpacked goes to a device that is full."""
+
+    def open_(self: Path, mode: str = "r", *more: object) -> io.IOBase:
+        return opened(Path("/dev/full"), "wb") if mode == "xb" else opened(self, mode, *more)
+
+    return open_

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
-import io
 import os
+import shutil
 import stat
 import struct
+import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clearml.storage.archive import extract_tar_archive
 from hypothesis import given, settings, strategies as st
 
-from tests.contract.archives import FILES, OUTSIDE, climbing, file_rows, tarred
+from tests.contract.archives import FILES, OUTSIDE, climbing, file_rows, full_for_writing, tarred
 from transformer_serving.contract import archives
 from transformer_serving.contract.archives import (
     ArchiveDamaged,
@@ -70,6 +73,91 @@ def test_files_and_folders_come_as_they_were_packed(tmp_path: Path) -> None:
     assert not any(map(is_archive, ("model.onnx", "model.tar", "model.gz", "zip", "a.zip.part")))
 
 
+def packed_by(tool: str, folder: Path, path: Path) -> Path:
+    """As one packs a folder that has a file under two names."""
+    if tool == "shutil":
+        return Path(shutil.make_archive(str(path), "gztar", folder))
+    words = {"links": ["-h", "."], "names": [".", "./manifest.json"]}[tool]
+    subprocess.run(["tar", "-C", str(folder), "-czf", str(path), *words], check=True)
+    return path
+
+
+@pytest.mark.parametrize("tool", ["links", "names", "shutil"])
+def test_a_file_under_two_names_comes_as_often(tmp_path: Path, tool: str) -> None:
+    """What packs it makes a hard link of the second, which a symlink was before."""
+    folder, one = tmp_path / "packed", tmp_path / "one"
+    (folder / "model").mkdir(parents=True)
+    (folder / "manifest.json").write_bytes(b"{}")
+    one.write_bytes(os.urandom(50_000))
+    makers: dict[str, Callable[[Path, Path], object]] = {"links": os.symlink, "shutil": os.link}
+    make, names = makers.get(tool, shutil.copyfile), ("a", "b", "c")
+    for name in names:
+        make(one, folder / "model" / name)
+    path, sizes = packed_by(tool, folder, tmp_path / "a.tgz"), list[int]()
+    with tarfile.open(path) as archive:
+        assert any(member.islnk() for member in archive)
+    unpack(path, tmp_path / "out", MOST, sizes.append)
+    content = {f"model/{name}": one.read_bytes() for name in names}
+    assert found(tmp_path / "out") == {"manifest.json": b"{}", **content}
+    assert sizes == [150_002]
+
+
+def test_a_link_is_counted_as_the_file_that_it_becomes(tmp_path: Path) -> None:
+    rows = [(f"a{number}", tarfile.LNKTYPE, "a", b"") for number in range(9)]
+    path = tarred(tmp_path / "a.tgz", ("a", tarfile.REGTYPE, "", bytes(100_000)), *rows)
+    unpack(path, tmp_path / "out", MOST)
+    with pytest.raises(ArchiveTooLarge, match="more than 999999 bytes"):
+        unpack(path, tmp_path / "less", MOST - 1)
+
+
+@pytest.mark.parametrize("kind", ["gnu", "pax"])
+def test_a_sparse_file_is_told_as_one(tmp_path: Path, kind: str) -> None:
+    with (tmp_path / "weights").open("wb") as file:
+        file.truncate(500_000)
+        file.seek(0, os.SEEK_END)
+        file.write(b"end")
+    path = tmp_path / "a.tgz"
+    words = ["-C", str(tmp_path), "-S", f"--format={kind}", "-czf", str(path), "weights"]
+    subprocess.run(["tar", *words], check=True)
+    with pytest.raises(ArchiveFault, match="its entry 'weights' is packed without the holes in it"):
+        unpack(path, tmp_path / "out", MOST)
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.LNKTYPE])
+def test_a_name_that_stands_twice_is_refused_before_anything_is_written(
+    tmp_path: Path, kind: bytes
+) -> None:
+    path = tarred(tmp_path / "a.tgz", *file_rows(), ("./model//empty", kind, "manifest.json", b""))
+    told: list[int] = []
+    with pytest.raises(ArchiveFault, match="its entry 'model/empty' stands in it twice"):
+        unpack(path, tmp_path / "out", MOST, told.append)
+    assert told == []
+
+
+@pytest.mark.parametrize("mode", ["w:bz2", "w:xz", "zip"])
+def test_what_is_packed_otherwise_says_so(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "a.tar.gz"
+    if mode == "zip":
+        zipped(path)
+    else:
+        with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+            archive.add(__file__, "a")
+    with pytest.raises(ArchiveFault, match=r"is not gzip's.*; pack it with `tar -czf`") as fault:
+        unpack(path, tmp_path / "out", MOST)
+    # Which another download would not mend.
+    assert not isinstance(fault.value, ArchiveDamaged)
+
+
+def test_names_that_are_kept_are_no_more_than_a_list_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "_LIST", 1000)
+    rows = [(f"{number:010}", tarfile.DIRTYPE, "", b"") for number in range(101)]
+    unpack(tarred(tmp_path / "a.tgz", *rows[:100]), tmp_path / "out", MOST)
+    with pytest.raises(ArchiveFault, match="names in it have more than 1000 characters"):
+        unpack(tarred(tmp_path / "b.tgz", *rows), tmp_path / "none", MOST)
+
+
 def test_links_that_the_sdk_follows_are_refused(tmp_path: Path) -> None:
     path = climbing(tmp_path / "a.tar.gz")
     with pytest.raises(ArchiveFault, match="its entry 'x' is a link"):
@@ -85,7 +173,11 @@ def test_links_that_the_sdk_follows_are_refused(tmp_path: Path) -> None:
     ("name", "kind", "link"),
     [
         ("a", tarfile.SYMTYPE, "manifest.json"),
-        ("a", tarfile.LNKTYPE, "manifest.json"),
+        ("a", tarfile.LNKTYPE, "a"),
+        ("a", tarfile.LNKTYPE, "model"),
+        ("a", tarfile.LNKTYPE, "../of the folder"),
+        ("a", tarfile.LNKTYPE, "/etc/passwd"),
+        ("manifest.json", tarfile.LNKTYPE, "model/empty"),
         ("a", tarfile.FIFOTYPE, ""),
         ("a", tarfile.CHRTYPE, ""),
         ("../a", tarfile.REGTYPE, ""),
@@ -193,6 +285,19 @@ def head_of(size: int, kind: bytes) -> bytes:
     return head.tobuf(tarfile.GNU_FORMAT)
 
 
+def sparse_head() -> bytes:
+    """With its list of places in the blocks behind it."""
+    head = bytearray(head_of(512, tarfile.GNUTYPE_SPARSE))
+    head[482] = 1
+    head[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(head))[0]  # type: ignore[attr-defined]
+    return bytes(head)
+
+
+def sparse_list() -> bytes:
+    """That goes on in the next block."""
+    return (b"%011o\0" % 1 * 2 * 21).ljust(504, b"\0") + b"\1" * 8
+
+
 @pytest.mark.parametrize(
     ("packed", "fault"),
     [
@@ -202,17 +307,20 @@ def head_of(size: int, kind: bytes) -> bytes:
         # Each head has tarfile call itself.
         (head_of(1, tarfile.GNUTYPE_LONGNAME) * 2 * 2000, ArchiveDamaged),
         (head_of(-1024, tarfile.REGTYPE), ArchiveDamaged),
+        # Each block of it would be kept as 21 pairs.
+        (sparse_head() + sparse_list() * 20_000, ArchiveFault),
         (b"", ArchiveDamaged),
         (b"no tar" * 200, ArchiveDamaged),
     ],
-    ids=["long-name", "digits", "name-of-names", "negative", "empty", "noise"],
+    ids=["long-name", "digits", "name-of-names", "negative", "holes", "empty", "noise"],
 )
 def test_what_traps_tarfile_is_refused(
     tmp_path: Path, packed: bytes, fault: type[ArchiveFault]
 ) -> None:
     (tmp_path / "a.tgz").write_bytes(gzip.compress(packed))
-    with pytest.raises(fault):
+    with pytest.raises(fault) as raised:
         unpack(tmp_path / "a.tgz", tmp_path / "out", MOST)
+    assert type(raised.value) is fault
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
@@ -253,16 +361,24 @@ def test_no_bytes_raise_anything_else_or_lie_outside(
 
 
 def test_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no device that is full")
     monkeypatch.setattr(Path, "open", full_for_writing(Path.open))
     with pytest.raises(OSError, match="No space left"):
         unpack(zipped(tmp_path / "a.zip"), tmp_path / "out", MOST)
     assert not (tmp_path / "out").exists()
 
 
-def full_for_writing(opened: Callable[..., io.IOBase]) -> Callable[..., io.IOBase]:
-    def open_(self: Path, mode: str = "r", *more: object) -> io.IOBase:
-        return opened(Path("/dev/full"), "wb") if mode == "xb" else opened(self, mode, *more)
+def test_a_disk_that_fails_is_no_fault_of_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another time it is unpacked."""
+    path, opened = zipped(tmp_path / "a.zip"), Path.open
 
-    return open_
+    def open_(self: Path, mode: str = "r", *more: Any) -> Any:
+        if mode == "xb":
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(self, mode, *more)
+
+    monkeypatch.setattr(Path, "open", open_)
+    with pytest.raises(OSError, match="Input/output error"):
+        unpack(path, tmp_path / "out", MOST)
+    assert not (tmp_path / "out").exists()

@@ -29,6 +29,8 @@ ENDPOINTS = {
 @pytest.fixture
 def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     monkeypatch.setattr(module, "text_to_config_dict", config.text_to_config_dict)
+    asked = module.Task._get_configuration_dict
+    monkeypatch.setattr(module.Task, "_get_configuration_dict", asked)
     parse_sections_once()
     return lambda text: module.text_to_config_dict(text)
 
@@ -72,6 +74,34 @@ def test_a_fault_is_told_each_time(parse: Callable[[str], Any]) -> None:
     with pytest.raises(ValueError, match="could not be parsed") as fault:
         parse("{ not closed s3cret")
     assert "s3cret" not in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("one { }\n\n  { s3cret", "could not be parsed at line 3, column "),
+        ("one {\n\ta = 1\n\tb = ${S3CRET}\n}", "has ${...} or += at line 3, whose value may be "),
+        ("one = [1]\none += s3cret", "has ${...} or +=, whose value may be "),
+        ('one = 1\ninclude "s3cret"', "has an include, "),
+    ],
+    ids=["broken", "substitution", "addition", "include"],
+)
+def test_a_fault_says_which_section_it_is_in_and_where(
+    parse: Callable[[str], Any], text: str, said: str
+) -> None:
+    class Task(module.Task):  # type: ignore[misc]
+        def _get_configuration_text(self, name: str) -> str:
+            return text
+
+    task = Task.__new__(Task)
+    with pytest.raises(ValueError, match="section") as fault:
+        task.get_configuration_object_as_dict("endpoints")
+    assert str(fault.value).startswith(f"section 'endpoints' of the task's configuration {said}")
+    with pytest.raises(ValueError, match="section") as unnamed:
+        parse(text)
+    assert str(unnamed.value).startswith(f"a section of the task's configuration {said}")
+    assert type(unnamed.value) is type(fault.value)
+    assert "s3cret" not in str(fault.value).lower()
 
 
 def test_done_twice_it_is_done_once(parse: Callable[[str], Any]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gzip
+import http.server
 import json
 import os
 import random
@@ -16,6 +19,7 @@ import requests
 from hypothesis import given, settings, strategies as st
 
 from tests.engine.cutting import CutLine, file_server
+from tests.test_http import serving
 from transformer_serving.engine.controller.files import download
 from transformer_serving.engine.controller.files.download import (
     DiskFull,
@@ -120,6 +124,36 @@ def test_wherever_it_breaks_the_bytes_are_those_of_the_file(
                 # Five times in a row nothing came, which these cuts allow once.
                 assert sum(cut < LOST for cut in cuts) >= 5
     assert path.read_bytes() == CONTENT[:size]
+
+
+class Compressed(http.server.BaseHTTPRequestHandler):
+    """Whatever it is asked for: a file that is called gzip's, as servers do with a .tgz, or was
+    compressed on its way."""
+
+    def do_GET(self) -> None:
+        body = gzip.compress(CONTENT)
+        self.send_response(200)
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", '"one"')
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        return
+
+
+@pytest.mark.parametrize("cuts", [[], [200_000, 0, 599_000]], ids=["whole", "broken"])
+def test_what_was_compressed_on_its_way_comes_as_it_was(tmp_path: Path, cuts: list[int]) -> None:
+    with (
+        serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Compressed)) as server,
+        CutLine(server.server_port, cuts).listening() as line,
+    ):
+        path = Download("http://host/model.onnx", tmp_path).fetch(getter(line.port))
+        # Nothing says which of its bytes those are that came, so all of it is asked for again.
+        assert line.ranges() == [""] * (len(cuts) + 1)
+    assert path.read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("about", [b"", b"{}", b"[]", b'{"size": "x", "tag": 1}', b"\xff"])

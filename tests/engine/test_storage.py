@@ -352,14 +352,27 @@ def test_a_disk_without_room_is_not_filled(server: ServerProcess, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "address", ["http://me:s3cret@{}/m.zip?X-Amz-Signature=s3cret", "s3://me:s3cret@b/m?s3cret"]
+    ("address", "why"),
+    [
+        ("http://me:s3cret@{}/m.zip?X-Amz-Signature=s3cret", ""),
+        ("s3://me:s3cret@b/m?s3cret", "ValueError: Storage access failed: s3://b/m"),
+        (
+            "azure://me.blob.core.windows.net/c/m.zip?sig=s3cret",
+            "StorageError: Can't find azure configuration",
+        ),
+    ],
+    ids=["web", "s3", "azure"],
 )
+@pytest.mark.parametrize("by", ["download", "sdk"])
 def test_what_failed_is_told_without_what_its_address_opens(
-    server: ServerProcess, tmp_path: Path, address: str
+    server: ServerProcess, tmp_path: Path, address: str, why: str, by: str
 ) -> None:
     uri = address.format(f"127.0.0.1:{server.port}")
-    said = copied(tmp_path, server.port, server.url, uri, tmp_path / "unfinished").splitlines()[-1]
+    unfinished = tmp_path / "unfinished" if by == "download" else None
+    said = copied(tmp_path, server.port, server.url, uri, unfinished).splitlines()[-1]
+    assert said.startswith("failed: ")
     assert "the model could not be downloaded from " in said
+    assert why in said
     assert "s3cret" not in said
 
 

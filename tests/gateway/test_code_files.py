@@ -25,7 +25,7 @@ from clearml_serving.serving.model_request_processor import (
 from clearml_serving.serving.preprocess_service import BasePreprocessRequest
 from starlette.responses import JSONResponse
 
-from tests.contract.archives import climbing
+from tests.contract.archives import climbing, full_for_writing
 from tests.gateway.played_host import host_of
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.gateway import golden_rounds
@@ -81,7 +81,7 @@ class Artifact:
             # Were it in the loop, the test would still end.
             self.let_go.wait(30)
         if self.store == "raises":
-            raise ConnectionError("of the store")
+            raise ConnectionError(f"of the store at {self.url}")
         return None if self.store == "refuses" else str(self.file)
 
 
@@ -197,7 +197,11 @@ async def test_one_file_that_does_not_come_leaves_the_other_endpoints_alone(
     assert threading.main_thread() not in {*bad.asked, *good.asked}
     assert "https://store.example/" in caplog.text
     assert "secret" not in caplog.text
-    said = {"hangs": "still waiting", "refuses": "no copy came", "raises": "ConnectionError"}
+    said = {
+        "hangs": "still waiting",
+        "refuses": "no copy came",
+        "raises": "ConnectionError: of the",
+    }
     assert said[store] in caplog.text
     lines = [one for one in caplog.messages if one.startswith("endpoint bad")]
     assert [one.endswith("is here") for one in lines].index(True) == len(lines) - 1
@@ -486,6 +490,48 @@ async def test_a_folder_that_leads_out_or_is_too_large_is_not_unpacked(
     assert said in caplog.text
     assert not list(cache.iterdir())
     assert [one.name for one in own.iterdir()] == [code.file.name]
+
+
+@of_the_sdk
+async def test_what_is_refused_is_asked_for_again_once_it_is_another(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(code_files, "_FIRST_PAUSE_S", 0.0)
+    code, files = packed(tmp_path, "py_a", "a"), code_files.CodeFiles()
+    whole, uploaded = code.file.read_bytes(), code.hash
+    code.file.write_bytes(whole[:-10])
+    for _ in range(3):
+        # Half of it came, which may be mended by the next.
+        await files.come(code, "a", 30.0)
+    assert [one.partition("; ")[2] for one in caplog.messages] == ["asked again after 0 s"] * 3
+    caplog.clear()
+    code.hash = hashlib.sha256(code.file.read_bytes()).hexdigest()
+    asked = len(code.asked)
+    for _ in range(3):
+        await files.come(code, "a", 30.0)
+    assert len(code.asked) == asked + 1
+    [line] = caplog.messages
+    assert "is refused: its archive is not unpacked: it is damaged" in line
+    assert line.endswith("; upload it anew")
+    code.file.write_bytes(whole)
+    code.hash = uploaded
+    await files.come(code, "a", 30.0)
+    assert files.copy(code) is not None
+
+
+@of_the_sdk
+async def test_a_disk_without_room_is_told_with_its_folder(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(code_files, "_FIRST_PAUSE_S", 0.0)
+    code, files = packed(tmp_path, "py_a", "a"), code_files.CodeFiles()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full_for_writing(Path.open))
+        await files.come(code, "a", 30.0)
+    [line] = caplog.messages
+    assert f"cannot be unpacked into {cache} (No space left on device); asked again" in line
+    await files.come(code, "a", 30.0)
+    assert files.copy(code) is not None
 
 
 async def test_with_trusted_keys_nothing_is_unpacked(

@@ -24,15 +24,24 @@ _KEPT = 16
 _PARSER = "clearml.utilities.pyhocon.config_parser"
 
 
-class SectionRefused(ValueError):
+class SectionFault(ValueError):
+    """A section that is not read; the text says which where `name` does."""
+
+    def __init__(self, why: str, name: str | None = None) -> None:
+        section = "a section" if name is None else f"section '{name}'"
+        super().__init__(f"{section} of the task's configuration {why}")
+        self.why = why
+
+
+class SectionRefused(SectionFault):
     """A section that asks for something of the machine that reads it."""
 
 
 def parse_sections_once() -> None:
     """From now on the SDK's tasks of this process remember what they parsed; once is enough.
 
-    They raise ValueError for a text that is none, of it SectionRefused for a substitution or an
-    include.
+    They raise SectionFault for a text that is none, of it SectionRefused for a substitution or an
+    include. It says where that is, as far as the parser does.
     """
     module: Any = importlib.import_module("clearml.backend_interface.task.task")
     before = module.text_to_config_dict
@@ -49,10 +58,9 @@ def parse_sections_once() -> None:
             raise
         except Exception as error:
             # Theirs quotes all of the text.
-            why = type(error).__name__
-            raise ValueError(
-                f"a section of the task's configuration could not be parsed ({why})"
-            ) from None
+            line, column = getattr(error, "lineno", None), getattr(error, "column", None)
+            place = "" if line is None else f" at line {line}, column {column}"
+            raise SectionFault(f"could not be parsed{place} ({type(error).__name__})") from None
 
     @wraps(before)
     def text_to_config_dict(text: str) -> Any:
@@ -60,6 +68,21 @@ def parse_sections_once() -> None:
         return copy.deepcopy(parsed(text))
 
     module.text_to_config_dict = text_to_config_dict
+    _name_sections(module.Task)
+
+
+def _name_sections(task_class: Any) -> None:
+    """Its texts are parsed where nobody knows their names."""
+    unnamed = task_class._get_configuration_dict
+
+    @wraps(unnamed)
+    def _get_configuration_dict(self: Any, name: str) -> Any:
+        try:
+            return unnamed(self, name)
+        except SectionFault as fault:
+            raise type(fault)(fault.why, name) from None
+
+    task_class._get_configuration_dict = _get_configuration_dict
 
 
 def _parser() -> Any:
@@ -77,10 +100,12 @@ def _parser() -> Any:
     return module.ConfigParser
 
 
-def _substitution(*_: Any) -> NoReturn:
+def _substitution(_: str, __: bool, ___: str, text: str | bool, at: int) -> NoReturn:
+    # Of += they have no text, and where the mapping begins that it is in.
+    place = f" at line {text.count(chr(10), 0, at) + 1}" if isinstance(text, str) else ""
     raise SectionRefused(
-        "a section of the task's configuration has ${...} or +=, which would be read from the "
-        "environment of this machine; write the value itself, or in quotes"
+        f"has ${{...}} or +={place}, whose value may be one of the environment of this machine; "
+        "write the value itself, or in quotes"
     )
 
 
@@ -90,8 +115,8 @@ class _Include:
     @staticmethod
     def parse_file(*_: Any, **__: Any) -> NoReturn:
         raise SectionRefused(
-            "a section of the task's configuration has an include, which would be read from this "
-            "machine or by it; write there what it includes"
+            "has an include, which would be read from this machine or by it; write there what it "
+            "includes"
         )
 
     parse_URL = parse_file

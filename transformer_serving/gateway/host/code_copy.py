@@ -8,18 +8,23 @@ Tested by tests/gateway/test_code_files.py.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_serving.contract.archives import is_archive, unpack
+from transformer_serving.contract.archives import ArchiveFault, is_archive, unpack
 
 # As much as a preprocess.py may carry.
 _MOST_BYTES = 1 << 30
 
 
-class NoCopyError(Exception):
-    """The SDK gave no copy."""
+class CodeCopyError(Exception):
+    """There is no copy; the text says why."""
+
+
+class CodeRefusedError(CodeCopyError):
+    """What was uploaded came, and is not unpacked; nor would it be if it came again."""
 
 
 class CodeCopy(NamedTuple):
@@ -37,7 +42,7 @@ class CodeCopy(NamedTuple):
 def fetched(artifact: Any, *, unpacks: bool) -> CodeCopy:
     """As the host does it, and fetched anew where what the cache has is another upload's.
 
-    Raises NoCopyError, ArchiveFault where `unpacks`, and what the SDK does.
+    Raises CodeCopyError, and what the SDK does.
     """
     file = _asked(artifact)
     content = _hash_of(file)
@@ -45,7 +50,11 @@ def fetched(artifact: Any, *, unpacks: bool) -> CodeCopy:
         file = _asked(artifact, force_download=True)
         content = _hash_of(file)
     if unpacks and content and artifact.type == "archive" and is_archive(file.name):
-        return CodeCopy(str(file), str(_unpacked(file, content)))
+        try:
+            return CodeCopy(str(file), str(_unpacked(file, content)))
+        except ArchiveFault as fault:
+            failure = CodeRefusedError if content == artifact.hash else CodeCopyError
+            raise failure(f"its archive is not unpacked: {fault}") from None
     return CodeCopy(str(file), str(file))
 
 
@@ -53,7 +62,7 @@ def _asked(artifact: Any, *, force_download: bool = False) -> Path:
     file = artifact.get_local_copy(extract_archive=False, force_download=force_download)
     if not file:
         # The SDK has told its own log why.
-        raise NoCopyError
+        raise CodeCopyError("no copy came")
     return Path(file)
 
 
@@ -75,17 +84,25 @@ def _unpacked(file: Path, content: str) -> Path:
 
     cache = Path(CacheManager.get_cache_manager().get_cache_folder())
     place = cache / f"unpacked-{content}"
-    if not place.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="unpacking-", dir=cache) as aside:
-            folder = Path(aside) / "folder"
-            unpack(file, folder, _MOST_BYTES)
-            try:
-                folder.rename(place)
-            except OSError:
-                # Another worker may have been first.
-                if not place.is_dir():
-                    raise
-    # The cache takes out the oldest.
-    place.touch()
+    try:
+        if not place.is_dir():
+            _unpack_into(place, file)
+        # The cache takes out the oldest.
+        place.touch()
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise CodeCopyError(f"its archive cannot be unpacked into {cache} ({why})") from None
     return place
+
+
+def _unpack_into(place: Path, file: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="unpacking-", dir=place.parent) as aside:
+        folder = Path(aside) / "folder"
+        unpack(file, folder, _MOST_BYTES)
+        try:
+            folder.rename(place)
+        except OSError:
+            # Another worker may have been first.
+            if not place.is_dir():
+                raise

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -23,11 +24,15 @@ from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any
 
-from transformer_serving.contract.addresses import shown_address
-from transformer_serving.contract.archives import ArchiveFault
+from transformer_serving.contract.addresses import shown_address, shown_error
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.signatures import read_trusted_keys
-from transformer_serving.gateway.host.code_copy import CodeCopy, NoCopyError, fetched
+from transformer_serving.gateway.host.code_copy import (
+    CodeCopy,
+    CodeCopyError,
+    CodeRefusedError,
+    fetched,
+)
 
 log = logging.getLogger("transformer_serving.gateway")
 # Who needs a file waits so long from when it was asked for; a store that is well needs far less.
@@ -86,12 +91,20 @@ class _Fetch:
         self.pause_s, self.is_told = _FIRST_PAUSE_S, False
 
     def _failed(self, error: BaseException) -> None:
+        address = shown_address(self.artifact.url)
+        if isinstance(error, CodeRefusedError):
+            self.due = math.inf
+            log.error(
+                "endpoint %s: its code from %s is refused: %s; upload it anew",
+                self.endpoint, address, error,
+            )  # fmt: skip
+            return
         pause = self.pause_s
         self.due = time.monotonic() + pause
         self.pause_s, self.is_told = min(2 * pause, _LONGEST_PAUSE_S), True
         log.error(
             "endpoint %s: its code cannot be fetched from %s: %s; asked again after %.0f s",
-            self.endpoint, shown_address(self.artifact.url), _why(error), pause,
+            self.endpoint, address, _why(error), pause,
         )  # fmt: skip
 
     @property
@@ -223,10 +236,7 @@ class _Fetched:
 
 
 def _why(error: BaseException) -> str:
-    """Of others' errors not the text, which may quote the address as it is."""
-    if isinstance(error, ArchiveFault):
-        return f"its archive is not unpacked: {error}"
-    return "no copy came" if isinstance(error, NoCopyError) else type(error).__name__
+    return str(error) if isinstance(error, CodeCopyError) else shown_error(error)
 
 
 def _key(artifact: Any) -> tuple[str, str, str]:

@@ -158,9 +158,7 @@ class Download:
                 file.truncate(come)
                 file.seek(come)
                 self._write(answer, file, about)
-        # Without a size, chunks have an end of their own; another body ends as one that broke does.
-        ended = "chunked" in answer.headers.get("Transfer-Encoding", "")
-        return ended if about is None else self._come() == about.size
+        return _ended(answer) if about is None else self._come() == about.size
 
     def _begin(self, answer: requests.Response) -> _About | None:
         """The bytes before are of another file, or of none."""
@@ -225,6 +223,16 @@ def _about(answer: requests.Response) -> _About | None:
     if not size.isdigit() or answer.headers.get("Content-Encoding", "identity") != "identity":
         return None
     return _About(int(size), _tag(answer))
+
+
+def _ended(answer: requests.Response) -> bool:
+    """Whether all of a body came whose file's size is not known."""
+    size = answer.headers.get("Content-Length", "")
+    if size.isdigit():
+        # Of what was compressed on its way, as that: a file that is served as gzip's, say.
+        return int(answer.raw.tell()) == int(size)
+    # Chunks have an end of their own; another body ends as one that broke does.
+    return "chunked" in answer.headers.get("Transfer-Encoding", "")
 
 
 def _tag(answer: requests.Response) -> str:

@@ -25,7 +25,7 @@ from clearml.storage import StorageManager
 from clearml.storage.cache import CacheManager
 from clearml.storage.helper import StorageHelper, _HttpDriver
 
-from transformer_serving.contract.addresses import shown_address
+from transformer_serving.contract.addresses import shown_address, shown_error
 from transformer_serving.contract.archives import (
     ArchiveDamaged,
     ArchiveFault,
@@ -142,9 +142,13 @@ def _stored_bytes(uri: str) -> int:
 def web_get(uri: str) -> Get | None:
     """Asks for the file as the SDK does: its certificates, proxies, substitutions and keys.
 
-    None where it is not on a web server.
+    None where it is not on a web server. Raises StorageError for a store that has no driver here.
     """
-    helper = StorageHelper.get(uri)  # type: ignore[no-untyped-call]
+    try:
+        helper = StorageHelper.get(uri)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        # Drivers raise what their own libraries do, with the address in it.
+        raise StorageError(_failed(uri, "model", f": {shown_error(error)}")) from None
     if helper is None or not isinstance(helper._driver, _HttpDriver):
         return None
     # One of its own: that of the SDK asks for minutes before it says that nobody answers.
@@ -174,7 +178,7 @@ def fresh_copy(uri: str, name: str) -> Iterator[LocalCopy]:
             )
         except Exception as error:
             # The drivers of the stores raise what their own libraries do, with the address in it.
-            raise StorageError(_failed(uri, name, f": {type(error).__name__}")) from None
+            raise StorageError(_failed(uri, name, f": {shown_error(error)}")) from None
         if local is None or not Path(local).exists():
             missing = NotStored if _hint(uri) else StorageError
             raise missing(_failed(uri, name))
