@@ -128,10 +128,9 @@ class FrontDoor:
         """Answers are their connections' last from now on: other workers take the new ones."""
         self._shutdown.make_way()
 
-    def note_start(self, since: float, restarts: int) -> None:
-        """For the figures: when this worker's supervisor was started, in Unix time, and how many
-        workers ended unasked that it tells of."""
-        self._metrics.note_start(since, restarts)
+    def note_start(self, since: float) -> None:
+        """For the figures: when this worker's supervisor was started, in Unix time."""
+        self._metrics.note_start(since)
 
     def not_ready(self) -> str | None:
         """Why /health/ready would answer 503, else None."""
