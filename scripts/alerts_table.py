@@ -43,7 +43,7 @@ def _lines(alerts: list[Alert]) -> Iterator[str]:
 
 def _when(alert: Alert, scale: TimeScale) -> str:
     said = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"`\1`", alert.summary).removesuffix(".")
-    if not alert.pace.short_s:
+    if "burn" not in alert.labels:
         return said
     windows = f"{scale.text(alert.pace.window_s)} and {scale.text(alert.pace.short_s)}"
     return f"its budget is spent {alert.labels['burn']} times as fast as it may, over {windows}"

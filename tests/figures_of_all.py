@@ -60,7 +60,7 @@ def gateway_figures() -> None:
     Mirroring(lambda: None, {})._leave_out(mirror)
     metrics = Metrics(generating=lambda: [NAME])
     metrics.asked("a-key")
-    metrics.note_start(1795492800.0, 1)
+    metrics.note_start(1795492800.0)
     metrics.refused("too_large", NAME)
     asyncio.run(
         metrics.goldens({NAME: GoldenResult(NAME, "ok", "", 0.0, True, None, "1", "rerank")})

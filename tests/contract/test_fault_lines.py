@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.worker import fault_lines
-from transformer_serving.contract.worker.deferred import do_all_now
-from transformer_serving.contract.worker.fault_lines import CodeLines, Fault, Faults
+from transformer_serving.contract.worker import deferred, fault_lines
+from transformer_serving.contract.worker.deferred import Deferred, do_all_now, end_all
+from transformer_serving.contract.worker.fault_lines import CodeLines, Fault, Faults, tell
 from transformer_serving.contract.worker.request_context import current_endpoint
 
 LOG = logging.getLogger("transformer_serving.test")
@@ -22,6 +23,9 @@ FULL, LATE = ServingError("overloaded", "it is full"), ServingError("deadline", 
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(fault_lines, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    # What another test's loop left waiting is done at no end of this one.
+    waiting: dict[Any, Any] = {}
+    monkeypatch.setattr(deferred, "_waiting", lambda: waiting)
     return clock
 
 
@@ -86,6 +90,74 @@ async def test_the_rest_of_a_storm_has_a_line_soon_after_it(
     lines.write(FULL, "a", "late")
     assert told(caplog) == [("overloaded", "a", "late", 1)]
     assert noted(faults, KeyError()).count == 1
+
+
+def test_each_of_many_bursts_is_told_with_an_id_and_a_trace(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line that closed a burst was the last one for the next, too: of all bursts but the first
+    there were counts alone."""
+    lines, faults, references = CodeLines(LOG), Faults(LOG), set()
+    for burst in range(7):
+        for at in range(3):
+            lines.write(FULL, "a", f"{burst}.{at}")
+            fault = noted(faults, error := KeyError())
+            references.add(fault.reference)
+            tell(LOG, fault, error, None)
+        clock.now += 1.0
+        for storms in (lines._storms, faults._storms):
+            storms._closing.now()
+        clock.now += 0.5
+    traced = [row for row in caplog.records if "KeyError" in row.getMessage()]
+    assert {row.reference for row in traced} == references  # type: ignore[attr-defined]
+    assert len(traced) == 7
+    codes = [line[2:] for line in told(caplog) if line[0] == "overloaded"]
+    assert codes == [line for burst in range(7) for line in ((f"{burst}.0", 1), (None, 2))]
+
+
+async def test_looks_at_the_figures_in_a_storm_leave_one_timer(clock: SimpleNamespace) -> None:
+    """Each left one of its own, and all were set again as long as the storm went on."""
+    lines, loop = CodeLines(LOG), asyncio.get_running_loop()
+    set_for: list[asyncio.TimerHandle] = []
+    call_later = loop.call_later
+
+    def noting(*arguments: Any) -> asyncio.TimerHandle:
+        set_for.append(call_later(*arguments))
+        return set_for[-1]
+
+    loop.call_later = noting  # type: ignore[method-assign, assignment]
+    for _ in range(20):
+        lines.write(FULL, "a", None)
+        lines.write(FULL, "a", None)
+        do_all_now()
+    assert len([timer for timer in set_for if not timer.cancelled()]) == 1
+
+
+async def test_what_came_in_the_last_second_is_told_at_the_end(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines, faults = CodeLines(LOG), Faults(LOG)
+    for at in range(5):
+        lines.write(FULL, "a", str(at))
+        noted(faults, KeyError())
+    # A look at the figures is no end.
+    do_all_now()
+    assert told(caplog) == [("overloaded", "a", "0", 1)]
+    end_all()
+    assert told(caplog) == [("overloaded", "a", None, 4), (None, None, None, 4)]
+    end_all()
+    assert told(caplog) == []
+
+
+async def test_what_is_handed_on_at_the_end_is_told_too(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a crowd's refusals, which are counted when they were given."""
+    lines = CodeLines(LOG)
+    Deferred(lambda: lines.again(FULL, "a", 7)).soon()
+    lines.write(FULL, "a", "0")
+    end_all()
+    assert [line[2:] for line in told(caplog)] == [("0", 1), (None, 7)]
 
 
 def test_a_rest_that_nobody_came_to_write_is_on_no_later_line(

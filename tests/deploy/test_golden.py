@@ -14,12 +14,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from starlette.responses import JSONResponse, Response
 
 from tests.doctor.conftest import CLI
 from tests.free_ports import free_port
 from tests.stack.small_bundles import write_small
+from transformer_serving.contract.errors import ServingError, unknown_endpoint
 from transformer_serving.contract.manifest import Golden
 from transformer_serving.contract.naming import VERSION_HEADER
+from transformer_serving.desk import http
 from transformer_serving.desk.deploy import golden as golden_module
 from transformer_serving.desk.deploy.golden import (
     Differs,
@@ -28,6 +31,7 @@ from transformer_serving.desk.deploy.golden import (
     describe,
     wait_for_golden,
 )
+from transformer_serving.gateway import golden_rounds
 
 GOLDEN = Golden(
     request={"text": "Good."}, answer={"label": "POSITIVE", "score": 0.9}, tolerance=0.001
@@ -93,6 +97,30 @@ def test_an_address_is_ready_when_its_last_worker_has_the_bundle(late: tuple[int
     assert len(asked) == 24 + 32
 
 
+@pytest.mark.parametrize(
+    ("base", "front"),
+    [
+        ("http://serve/serve", "http://serve"),
+        ("https://serve:8443/serve", "https://serve:8443"),
+        ("http://gpu.lan/serve/serve", "http://gpu.lan/serve"),
+    ],
+    ids=["host", "port", "prefix"],
+)
+def test_health_is_asked_of_the_same_host_whatever_that_is_called(
+    base: str, front: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key goes along: of a host named serve it went to one named health."""
+    asked: list[str] = []
+
+    def ask(url: str, **_: object) -> None:
+        asked.append(url)
+        raise http.NoAnswer(OSError("nobody there"))
+
+    monkeypatch.setattr(http, "ask", ask)
+    assert golden_module._not_ready(f"{base}/texts/2", 1.0, {"x-api-key": "k"}) is None
+    assert asked == [f"{front}/health/endpoints/texts/2"]
+
+
 NOT_YET: dict[str, object] = {"state": "failed", "compared": False, "reason": "503 unavailable"}
 
 
@@ -133,6 +161,37 @@ def test_a_bundle_that_is_refused_before_it_is_ready_is_not_waited_for() -> None
     with address(lambda number: (200, VERSION), lambda: (503, NOT_YET)) as url:
         reason = wait_for_golden(url, GOLDEN, VERSION, 600, lambda: "at 32 tokens, any batch")
     assert isinstance(reason, Refused)
+
+
+@pytest.mark.parametrize(
+    "reason", [f"no answer within {golden_rounds._TIMEOUT_S:g} s", "500 internal: reference 1"]
+)
+def test_an_endpoint_that_failed_for_its_worker_is_asked(reason: str) -> None:
+    """A golden answer of 10 to 20 s is late for the worker, and was never waited for here."""
+    row = {"state": "failed", "compared": False, "reason": reason}
+    with address(lambda number: (200, VERSION), lambda: (503, row)) as url:
+        assert wait_for_golden(url, GOLDEN, VERSION, 60) is None
+
+
+def refusal(error: ServingError) -> Response:
+    return JSONResponse(error.body(), error.kind.status)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refusal(ServingError("unavailable", "its engine is away")),
+        refusal(unknown_endpoint()),
+        Response(status_code=503),
+        Response(status_code=400, headers={VERSION_HEADER: str(VERSION - 1)}),
+    ],
+    ids=["503", "404", "another's 503", "the bundle before"],
+)
+def test_what_the_gateway_says_of_an_engine_that_is_to_come_is_not_yet(answer: Response) -> None:
+    endpoint = SimpleNamespace(bundle_version=VERSION, recorded=None)
+    row = golden_rounds._judged("any", endpoint, answer).row()
+    assert row["state"] == "failed"
+    assert golden_module._means_not_yet(row), row
 
 
 def test_an_endpoint_that_answers_its_golden_request_wrongly_is_asked() -> None:

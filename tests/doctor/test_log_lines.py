@@ -15,7 +15,7 @@ from supervisor.options import decode_wait_status
 from tests.doctor.conftest import Scene
 from transformer_serving.desk.doctor import log_lines
 from transformer_serving.desk.doctor.finding import OK
-from transformer_serving.desk.doctor.log_lines import KNOWN, check_log, explain
+from transformer_serving.desk.doctor.log_lines import KNOWN, _counted, check_log, explain
 from transformer_serving.engine import container
 
 # The texts as users reported them; the last field is a part of what they are explained with.
@@ -188,6 +188,7 @@ TEXTS = (
         "a fault of its own code",
     ),
     ("crashed", "Signal (11) received.", "a fault of its own code"),
+    ("crashed", "Signal (6) received.", "a fault of its own code"),
     (
         "crashed",
         "transformer_serving.engine.container tritonserver ended with -11 after 44 s",
@@ -226,24 +227,40 @@ def test_the_end_of_triton_is_known_as_its_container_logs_it() -> None:
     line = "tritonserver ended with %s after %.0f s"
     assert f'_log.error("{line}"' in Path(inspect.getfile(container)).read_text("utf-8")
     names = {
-        code: [found.name for found in explain(line % (code, 60))] for code in (-11, -9, -7, 1, 9)
+        code: [found.name for found in explain(line % (code, 60))]
+        for code in (-11, -9, -7, -6, 1, 9)
     }
-    assert names == {-11: ["crashed"], -9: ["killed"], -7: ["bus-error"], 1: [], 9: []}
+    wanted = {-11: ["crashed"], -9: ["killed"], -7: ["bus-error"], -6: ["crashed"], 1: [], 9: []}
+    assert names == wanted
 
 
 def test_the_end_of_triton_is_known_as_supervisord_logs_it() -> None:
     """By supervisord's own words for a signal; another part's end is none of Triton's."""
     names = {}
-    for number in (signal.SIGSEGV, signal.SIGKILL, signal.SIGBUS, signal.SIGTERM):
+    numbers = (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL, signal.SIGBUS, signal.SIGTERM)
+    for number in numbers:
         _, said = decode_wait_status(number)
         for part in ("triton", "inference"):
             line = f"exited: {part} ({said}; not expected)"
             names[part, number] = [found.name for found in explain(line)]
     assert {key: name for key, name in names.items() if name} == {
         ("triton", signal.SIGSEGV): ["crashed"],
+        ("triton", signal.SIGABRT): ["crashed"],
         ("triton", signal.SIGKILL): ["killed"],
         ("triton", signal.SIGBUS): ["bus-error"],
     }
+
+
+def test_an_end_that_triton_and_its_parent_tell_of_is_one() -> None:
+    """Other ends have only one of both lines: Triton's own log, or that of who started it."""
+    own, parents = "Signal (11) received.", "tritonserver ended with -11 after 44 s"
+    for lines, times in (
+        ([own, " 0# 0x0000", parents], 1),
+        ([own, parents, own, parents], 2),
+        ([own, own], 2),
+        ([parents, parents, own, parents], 3),
+    ):
+        assert list(_counted(lines).values()) == [times], lines
 
 
 def test_a_version_is_translated_into_the_release_that_has_it() -> None:

@@ -8,11 +8,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import prometheus_client as prometheus
 import pytest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
 from tests.gateway.figures import of, read
-from transformer_serving.gateway.figures.folder import VARIABLE, figures_folder
+from transformer_serving.gateway.figures.folder import (
+    VARIABLE,
+    figures_folder,
+    note_end,
+    take_ends,
+)
 from transformer_serving.gateway.figures.metrics import Metrics
 
 
@@ -91,6 +97,33 @@ async def test_files_that_were_only_just_made_count_nothing(
     for _ in range(2):
         assert b"seen_total 3.0" in await answered()
     assert not list(tmp_path.glob(f"*_{gone.pid}.db"))
+
+
+async def test_a_workers_end_is_counted_once_by_whoever_serves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was told to the one that was started next, which may die in its start each time."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "gone"))
+    note_end()
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    for _ in range(3):
+        note_end()
+    before = ends_counted()
+    for _ in range(2):
+        await answered()
+        assert ends_counted() - before == 3
+    note_end()
+    # Without any page, too.
+    await Metrics().goldens({})
+    assert ends_counted() - before == 4
+    monkeypatch.delenv(VARIABLE)
+    note_end()
+    assert take_ends() == 0
+
+
+def ends_counted() -> float:
+    name = "transformer_serving_gateway_worker_restarts_total"
+    return prometheus.REGISTRY.get_sample_value(name) or 0
 
 
 @pytest.mark.parametrize("taken", ["file", "folder"])

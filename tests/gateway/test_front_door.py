@@ -14,6 +14,7 @@ import pytest
 from starlette.responses import Response
 
 from tests.gateway.played_host import Ours, Processor, host_of
+from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.request_context import current_operation
 from transformer_serving.gateway import shutdown
 from transformer_serving.gateway.body import incoming as body_module
@@ -240,6 +241,30 @@ async def started(door: Door) -> None:
 
     await door.app({"type": "lifespan"}, receive, send)
     assert sent == [{"type": "lifespan.startup.complete"}]
+
+
+async def test_what_is_refused_in_the_last_second_is_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A line counts those of a second, and to a worker that ends there comes none."""
+    door = Door()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "lifespan.shutdown"
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def receive() -> Any:
+        return {"type": "lifespan.shutdown"}
+
+    async def send(message: Any) -> None:
+        assert message == {"type": "lifespan.shutdown.complete"}
+
+    door.host.app = app
+    for _ in range(5):
+        door.app.count_refusal(ServingError("unavailable", "it is away"))
+    await door.app({"type": "lifespan"}, receive, send)
+    counts = [row.count for row in caplog.records if row.getMessage() == "it is away"]  # type: ignore[attr-defined]
+    assert counts == [1, 4]
 
 
 async def not_ready_because(door: Door) -> str | None:

@@ -26,6 +26,7 @@ import pytest
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import ROOT, Server, Session
 from transformer_serving.contract.file_stamp import stamp_of
+from transformer_serving.gateway.figures.folder import VARIABLE, figures_folder, take_ends
 from transformer_serving.gateway.server import command, supervisor, worker, worker_process
 from transformer_serving.gateway.server.listener import listen, listen_on_socket
 from transformer_serving.gateway.server.supervisor import Supervisor
@@ -67,7 +68,7 @@ def test_a_killed_worker_is_replaced_beside_one_that_hangs(session: Session) -> 
         hanging.send_signal(signal.SIGCONT)
         server.wait_for("/health/ready")
     try:
-        # The third one tells of both.
+        # Both ends, whichever worker gives the page.
         wait_until(lambda: len(STARTED.findall(server.log.read_text())) >= 3, 120)
         figures = server.ask("GET", "/metrics").raw.decode()
         assert "\ntransformer_serving_gateway_worker_restarts_total 2.0\n" in figures
@@ -245,6 +246,36 @@ def test_time_in_which_nothing_ran_is_nobodys_silence(
             silent.kill()
             wait_until(lambda: silent.status is not None, SOON_S)
             silent.close()
+
+
+def test_each_end_in_a_start_is_told_to_those_that_serve(
+    order: WorkerOrder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was handed from one that died in its start to the next, while another one served."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "figures"))
+    (tmp_path / "dies.py").write_text("raise SystemExit(9)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(worker_process, "MODULE", "dies")
+    monkeypatch.setattr(supervisor, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(supervisor, "_RENEWAL_PAUSE_S", 0.0)
+    with figures_folder(), socket.socket() as unused:
+        made = Supervisor(unused, 2, order, 0.0)
+        made._any_started = True
+        serving: Any = Made([], set(), order)
+        made._workers.append(serving)
+        made._replace()
+        for _ in range(3):
+            dying = made._workers[-1]
+            wait_until(lambda one=dying: one.status is not None, SOON_S)
+            made._replace()
+        assert take_ends() == 3
+        made._outdated = [serving]
+        made._renew()
+        wait_until(lambda: made._successor is None or made._successor.status is not None, SOON_S)
+        made._renew()
+        assert take_ends() == 1
+        wait_until(lambda: made._workers[-1].status is not None, SOON_S)
+        made._workers[-1].close()
 
 
 class Made:

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from tests.monitoring.case import ENDPOINT, GATEWAY, TRITON, Case, P, Series, gauge, rising
+from tests.monitoring.case import (
+    ENDPOINT,
+    GATEWAY,
+    LAST_STEPS,
+    TRITON,
+    Case,
+    P,
+    Series,
+    gauge,
+    rising,
+)
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, ENGINE_JOB, INFERENCE_JOB, Alert
 from transformer_serving.desk.monitoring.restarts import RESTARTS
 
@@ -83,22 +94,6 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
                 gauge("engine_proof", 0, state="failed", **_PROOF),
                 gauge("engine_proof", 1, state="proven", **_PROOF),
             ]
-        },
-    ),
-    "LoadFailed": (
-        {**ENDPOINT, **TRITON},
-        # What is in service serves on.
-        [
-            gauge("engine_ready", 1, bundle="7", **ENDPOINT, **TRITON),
-            gauge("engine_load_failed", 1, kind="refused", **ENDPOINT, **TRITON),
-            gauge("engine_load_failed", 0, kind="died", **ENDPOINT, **TRITON),
-        ],
-        {
-            "it was loaded": [gauge("engine_load_failed", 0, kind="refused", **ENDPOINT, **TRITON)],
-            "its proof failed, which has an alert of its own": [
-                gauge("engine_load_failed", 1, kind="refused", **ENDPOINT, **TRITON),
-                gauge("engine_proof", 1, state="failed", **_PROOF),
-            ],
         },
     ),
     "WaitingTokensNearLimit": (
@@ -291,6 +286,33 @@ def no_figures_cases(alert: Alert) -> Iterator[Case]:
     )  # fmt: skip
 
 
+def load_cases(alert: Alert) -> Iterator[Case]:
+    """What fails for reasons that pass is another alert than what the bundle is at fault for."""
+    where = {**ENDPOINT, **TRITON}
+    kinds = {True: ("away", "unreached"), False: ("refused", "missing", "died")}
+    passes = "passing" in alert.labels
+    for kind in kinds[passes]:
+        failed = [
+            # What is in service serves on.
+            gauge("engine_ready", 1, bundle="7", **where),
+            gauge("engine_load_failed", 1, kind=kind, **where),
+            gauge("engine_load_failed", 0, kind=kinds[not passes][0], **where),
+        ]
+        yield Case(alert, kind, failed, where)
+    loaded = gauge("engine_load_failed", 0, kind=kinds[passes][0], **where)
+    yield Case(alert, "it was loaded", [loaded], None)
+    for kind in kinds[not passes]:
+        other = [gauge("engine_load_failed", 1, kind=kind, **where)]
+        yield Case(alert, f"{kind}, which is the other's", other, None)
+    if not passes:
+        yield Case(
+            alert, "its proof failed, which has an alert of its own",
+            [gauge("engine_load_failed", 1, kind="refused", **where),
+             gauge("engine_proof", 1, state="failed", **_PROOF)],
+            None,
+        )  # fmt: skip
+
+
 def sync_cases(alert: Alert) -> Iterator[Case]:
     side, where = {
         ENGINE_JOB: ("engine", TRITON),
@@ -315,12 +337,17 @@ def sync_cases(alert: Alert) -> Iterator[Case]:
 
 
 def restart_cases(alert: Alert) -> Iterator[Case]:
-    """By their rates in fifteen steps of a minute."""
+    """By their rates in steps of a minute, of which a quarter of an hour is the short look."""
+    # The short window has three samples, of which two are another than before.
+    backoff = Case(alert, "one in seven and a half minutes, as Kubernetes waits", (), None, 450)
+    seldom = Case(alert, "three in an hour, each by itself", (), None, 1200)
     if alert.labels["part"] == "whole":
         for side, where in (("gateway", {"pid": "11", **GATEWAY}), ("engine", TRITON)):
             name, fires = f"{side}_start_time_seconds", {"instance": where["instance"]}
             yield Case(alert, f"another {side} each time", [rising(name, 60, **where)], fires)
             yield Case(alert, f"one {side}", [gauge(name, 60, **where)], None)
+            yield replace(backoff, series=[rising(name, 450, **where)], fires=fires)
+            yield replace(seldom, series=[rising(name, 1200, **where)])
         # Of a gateway without a container each worker is another process.
         pids = [gauge("gateway_start_time_seconds", 60, pid=str(at), **GATEWAY) for at in range(9)]
         yield Case(alert, "workers come and go", pids, None)
@@ -330,11 +357,16 @@ def restart_cases(alert: Alert) -> Iterator[Case]:
         "triton": ("engine_triton_starts_total", TRITON),
     }[alert.labels["part"]]
     yield Case(alert, "again and again", [rising(name, 0.25, **where)], where)
-    yield Case(alert, "now and then", [rising(name, 0.1, **where)], None)
+    yield Case(
+        alert, "a few in a moment", [rising(name, 0.0, **where)], where, then=[3.5 / LAST_STEPS]
+    )
+    yield replace(backoff, series=[rising(name, 1, **where)], fires=where)
+    yield Case(alert, "now and then", [rising(name, 0.05, **where)], None)
 
 
 _OF_A_JOB = {
     "NoFigures": no_figures_cases,
+    "LoadFailed": load_cases,
     "SyncStale": sync_cases,
     "PartRestarts": restart_cases,
 }

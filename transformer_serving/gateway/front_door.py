@@ -10,7 +10,7 @@ from starlette.responses import Response
 from transformer_serving.contract.body_memory import Share
 from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError
 from transformer_serving.contract.keys import Key
-from transformer_serving.contract.worker.deferred import do_all_now
+from transformer_serving.contract.worker.deferred import do_all_now, end_all
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.contract.worker.request_context import (
     current_caller,
@@ -95,7 +95,7 @@ class FrontDoor:
         self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
         self._lifespan = Lifespan(
             self._shutdown, started=self._rounds.start,
-            stopping=(self._rounds.stop, self._mirroring.stop), ended=self._tell,
+            stopping=(self._rounds.stop, self._mirroring.stop), ended=self._end,
         )  # fmt: skip
         self._health = Health(host, self._rounds, self._shutdown)
         self._cards = Cards(host, self._short_way)
@@ -107,6 +107,11 @@ class FrontDoor:
         """Every figure that was kept back, now."""
         self._crowd.tell()
         do_all_now()
+
+    def _end(self) -> None:
+        """The same after the last answer, with what would wait for more of its kind."""
+        self._crowd.tell()
+        end_all()
 
     def _forget(self, endpoints: Collection[str]) -> None:
         """What is kept for figures of endpoints that are gone for good."""
@@ -123,10 +128,9 @@ class FrontDoor:
         """Answers are their connections' last from now on: other workers take the new ones."""
         self._shutdown.make_way()
 
-    def note_start(self, since: float, restarts: int) -> None:
-        """For the figures: when this worker's supervisor was started, in Unix time, and how many
-        workers ended unasked that it tells of."""
-        self._metrics.note_start(since, restarts)
+    def note_start(self, since: float) -> None:
+        """For the figures: when this worker's supervisor was started, in Unix time."""
+        self._metrics.note_start(since)
 
     def not_ready(self) -> str | None:
         """Why /health/ready would answer 503, else None."""

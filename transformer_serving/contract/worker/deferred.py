@@ -18,12 +18,20 @@ WITHIN_S = 0.2
 
 
 class Deferred:
-    """`work` must bear being done when there is nothing to do. From one event loop at a time."""
+    """`work` must bear being done when there is nothing to do. From one event loop at a time.
 
-    def __init__(self, work: Callable[[], None], within_s: float = WITHIN_S) -> None:
+    `last` is done in its place where the process ends: no later moment comes.
+    """
+
+    def __init__(
+        self, work: Callable[[], None], within_s: float = WITHIN_S,
+        last: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         self._work = work
+        self._last = last or work
         self._within_s = within_s
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def soon(self) -> None:
         """Do the work `within_s` from now; at once where no loop runs."""
@@ -35,13 +43,23 @@ class Deferred:
         except RuntimeError:
             self.now()
             return
-        _waiting()[self.now] = None
-        self._loop.call_later(self._within_s, self.now)
+        _waiting()[self.now] = self.end
+        self._timer = self._loop.call_later(self._within_s, self.now)
 
     def now(self) -> None:
-        self._loop = None
-        _waiting().pop(self.now, None)
+        self._wait_no_more()
         self._work()
+
+    def end(self) -> None:
+        self._wait_no_more()
+        self._last()
+
+    def _wait_no_more(self) -> None:
+        # Its timer goes, too: the work itself may ask for another one.
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop = self._timer = None
+        _waiting().pop(self.now, None)
 
 
 def do_all_now() -> None:
@@ -50,6 +68,15 @@ def do_all_now() -> None:
         now()
 
 
-def _waiting() -> dict[Callable[[], None], None]:
-    waiting: dict[Callable[[], None], None] = process_wide("deferred", dict)
+def end_all() -> None:
+    """The same where the process ends: what would have waited on is done as well."""
+    # One work may hand to another what that would keep for a while.
+    do_all_now()
+    for now, end in tuple(_waiting().items()):
+        (end or now)()
+
+
+def _waiting() -> dict[Callable[[], None], Callable[[], None] | None]:
+    """How each is done now, and how at the end: None of older versions of the code."""
+    waiting: dict[Callable[[], None], Callable[[], None] | None] = process_wide("deferred", dict)
     return waiting

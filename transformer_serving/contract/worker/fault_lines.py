@@ -6,7 +6,8 @@ error, place in the code and endpoint. What comes in between has the reference o
 each reference that a caller is told is in the log, with the trace that is its own, too.
 
 A line counts those since the line before it. What comes after the last line of a storm has one of
-its own a second later, so that none is counted with a fault of hours after.
+its own a second later, so that none is counted with a fault of hours after, or when the worker
+ends. The fault after that line is told as a first one.
 
 Tested by tests/contract/test_fault_lines.py.
 """
@@ -56,7 +57,7 @@ class _Storms(Generic[Key, What]):
         self._tell_rest = tell_rest
         self._told: OrderedDict[Key, _Told[What]] = OrderedDict()
         self._lock = threading.Lock()
-        self._closing = Deferred(self._close, _EVERY_S)
+        self._closing = Deferred(self._close, _EVERY_S, last=self._close_all)
 
     def note(self, key: Key, what: What) -> tuple[What, int]:
         """What the newest line is about; how many a line that is due now stands for, 0: none is."""
@@ -86,17 +87,17 @@ class _Storms(Generic[Key, What]):
             self._told.setdefault(key, _Told(what, at)).missed += times
         self._closing.soon()
 
-    def _close(self) -> None:
-        now = time.monotonic()
+    def _close_all(self) -> None:
+        self._close(0.0)
+
+    def _close(self, after_s: float | None = None) -> None:
+        now, after_s = time.monotonic(), _EVERY_S if after_s is None else after_s
         with self._lock:
             waits = [(key, told) for key, told in self._told.items() if told.missed]
-            over = [
-                (key, _Told(told.what, told.at, told.missed))
-                for key, told in waits
-                if now - told.at >= _EVERY_S
-            ]
+            over = [(key, told) for key, told in waits if now - told.at >= after_s]
             for key, _ in over:
-                self._told[key].at, self._told[key].missed = now, 0
+                # This line has neither an id nor a trace: the next one is due at once.
+                del self._told[key]
         self._tell(over)
         if len(over) < len(waits) and _in_a_loop():
             self._closing.soon()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from transformer_serving.contract.error_line import MOST, one_line
 from transformer_serving.contract.errors import UNKNOWN_ENDPOINT
@@ -22,6 +24,8 @@ _PAUSE_S = 0.2
 # does not, so there the pauses grow up to this.
 _LONGEST_PAUSE_S = 15.0
 _SERVE, _HEALTH = "/serve/", "/health/endpoints/"
+# As a gateway's golden rounds say it (gateway/golden_rounds.py).
+_NOT_YET = re.compile(r"another bundle answers|(?:answers )?(?:404|503)\b")
 # Behind one address may stand several containers and workers, and each finds a new bundle by a poll
 # of its own. Every request is a new connection, so this many answers one after the other are those
 # of all of them: the most that docker/balancer takes, in turn.
@@ -124,11 +128,14 @@ def _not_ready(url: str, patience: float, headers: Mapping[str, str] | None) -> 
     None: it would, or nobody says so, as in clearml-serving's own app, behind an ingress that has
     /serve alone, and of an answer that is not the recorded one: that is seen by asking.
     """
-    front, serve, endpoint = url.partition(_SERVE)
+    address = urlsplit(url)
+    # The path alone, at the last of them: a host or a prefix may be called so, too.
+    front, serve, endpoint = address.path.rpartition(_SERVE)
     if not serve:
         return None
+    health = address._replace(path=f"{front}{_HEALTH}{endpoint}").geturl()
     try:
-        answer = http.ask(f"{front}{_HEALTH}{endpoint}", headers=headers, timeout_s=patience)
+        answer = http.ask(health, headers=headers, timeout_s=patience)
         row = json.loads(answer.body)
     except (http.NoAnswer, ValueError):
         return None
@@ -136,9 +143,17 @@ def _not_ready(url: str, patience: float, headers: Mapping[str, str] | None) -> 
         return None
     if answer.status == 404 and row.get("code") == UNKNOWN_ENDPOINT:
         return f"status 404: {row.get('message')}"
-    if answer.status == 503 and "state" in row and not row.get("compared"):
+    if answer.status == 503 and "state" in row and _means_not_yet(row):
         return f"it is not ready: {row.get('reason')}"
     return None
+
+
+def _means_not_yet(row: Mapping[str, Any]) -> bool:
+    """Of an endpoint's health: nobody has asked it, or its code or its engine is still to come.
+
+    Every other reason may be the worker's own, which waits for its golden answer for 10 s.
+    """
+    return row["state"] != "failed" or _NOT_YET.match(str(row.get("reason"))) is not None
 
 
 def describe(reply: Reply, version: int) -> str:

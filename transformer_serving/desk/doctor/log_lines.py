@@ -53,6 +53,10 @@ def _ended(number: int, name: str) -> str:
     return rf"tritonserver ended with -{number}\b|\bexited: triton \(terminated by {name}\b"
 
 
+# Any of these; Triton may have told of the same before.
+_ENDED = re.compile(r"tritonserver ended with -|\bexited: triton \(", re.IGNORECASE)
+
+
 KNOWN = (
     _row(
         "tensorrt-version",
@@ -159,7 +163,8 @@ KNOWN = (
     ),
     _row(
         "crashed",
-        r"\bSignal \(11\) received|" + _ended(11, "SIGSEGV"),
+        r"\bSignal \((?:6|11)\) received|"
+        + "|".join((_ended(6, "SIGABRT"), _ended(11, "SIGSEGV"))),
         "Triton was ended by a fault of its own code or of a library in it",
         "the lines before it have the stack, in .stack/logs/triton.log of the embedded stack; if "
         "it began with a bundle: transformer-serving rollback NAME",
@@ -257,7 +262,15 @@ def _end(file: BinaryIO) -> bytes:
 
 def _counted(lines: Iterable[str]) -> dict[Explained, int]:
     counts: dict[Explained, int] = {}
+    # In Triton's own words, since its parent's line before.
+    told = set[Explained]()
     for line in lines:
+        is_end = _ENDED.search(line) is not None
         for known in explain(line):
+            if is_end and known in told:
+                told.remove(known)
+                continue
+            if not is_end:
+                told.add(known)
             counts[known] = counts.get(known, 0) + 1
     return counts

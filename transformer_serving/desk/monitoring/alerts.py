@@ -27,6 +27,7 @@ from transformer_serving.desk.monitoring.times import (
     TICKET,
     Pace,
 )
+from transformer_serving.engine.controller.records import PASSING
 
 # What Prometheus calls the two kinds of pages: prometheus.yaml names its jobs so.
 INFERENCE_JOB, ENGINE_JOB = "transformer-serving", "transformer-serving-engine"
@@ -42,6 +43,9 @@ LONG_WAIT = 0.6
 _ENGINE_SYNC = "max by (instance) (transformer_serving_engine_last_sync_timestamp_seconds)"
 # Seconds for each minute between two looks at the control plane: two in a row have failed.
 _MISSED = 150
+_LOADS = "transformer_serving_engine_load_failed"
+# Kinds of failed loads that the next try may mend.
+_PASSING = "|".join(sorted(kind.value for kind in PASSING))
 _NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -143,12 +147,23 @@ _ENDPOINTS = (
     Alert(
         "LoadFailed",
         "endpoints",
-        "max by (endpoint, instance) (transformer_serving_engine_load_failed) == 1\n"
+        f'max by (endpoint, instance) ({_LOADS}{{kind!~"{_PASSING}"}}) == 1\n'
         "unless on (endpoint, instance) "
         'max by (endpoint, instance) (transformer_serving_engine_proof{state="failed"}) == 1',
         STAYS,
         TICKET,
         "A bundle of {{ $labels.endpoint }} cannot be loaded on {{ $labels.instance }}.",
+    ),
+    # What failed is told until the next try has ended, and a load may take many minutes.
+    Alert(
+        "LoadFailed",
+        "endpoints",
+        f'max by (endpoint, instance) ({_LOADS}{{kind=~"{_PASSING}"}}) == 1',
+        LASTS,
+        TICKET,
+        "A bundle of {{ $labels.endpoint }} is still not loaded on {{ $labels.instance }}, after "
+        "its store, the disk or Triton was away.",
+        {"passing": "true"},
     ),
 )
 

@@ -8,22 +8,32 @@ from __future__ import annotations
 from transformer_serving.desk.monitoring.alerts import Alert
 from transformer_serving.desk.monitoring.times import AGAIN, TICKET
 
-# In one window. What lives for a moment each time resets whatever must hold for a while.
-_MANY_STARTS = 3
+# In the short window, and in the long one: Kubernetes waits up to 5 minutes before the next start
+# of what lived for less than 10. What lives for a moment each time resets whatever must hold for a
+# while.
+_SOON, _IN_ALL = 3, 4
+
+
+def _many(over: str) -> str:
+    """`over` is how many there were in $window."""
+    return f"{over.replace('$window', '$short')} >= {_SOON}\nor {over} >= {_IN_ALL}"
+
+
+def _ends(counter: str) -> str:
+    return _many(f"sum by (instance) (increase(transformer_serving_{counter}_total[$window]))")
 
 
 def _starts(side: str) -> str:
     """How often another process than before gave the page; a worker's pid says nothing of it."""
     since = f"max by (instance) (transformer_serving_{side}_start_time_seconds)"
-    return f"changes({since}[$window:]) >= {_MANY_STARTS}"
+    return _many(f"changes({since}[$window:])")
 
 
 RESTARTS = (
     Alert(
         "PartRestarts",
         "restarts",
-        "sum by (instance) (increase(transformer_serving_gateway_worker_restarts_total[$window])) "
-        f">= {_MANY_STARTS}",
+        _ends("gateway_worker_restarts"),
         AGAIN,
         TICKET,
         "Workers of {{ $labels.instance }} end again and again.",
@@ -32,8 +42,7 @@ RESTARTS = (
     Alert(
         "PartRestarts",
         "restarts",
-        "sum by (instance) (increase(transformer_serving_engine_triton_starts_total[$window])) "
-        f">= {_MANY_STARTS}",
+        _ends("engine_triton_starts"),
         AGAIN,
         TICKET,
         "The Triton of {{ $labels.instance }} is away and comes back again and again.",

@@ -23,7 +23,7 @@ PAGE, TICKET = "page", "ticket"
 class Pace:
     """Seconds: `window_s` is looked back over, `hold_s` the condition must hold (`for`).
 
-    `short_s` is a second, shorter look of objectives: what was bad must be so still.
+    `short_s` is a second, shorter look: of objectives what was bad must be so still.
     """
 
     window_s: float
@@ -58,7 +58,7 @@ STAYS = Pace(5 * MINUTE, 5 * MINUTE)
 GOES_ON = Pace(15 * MINUTE, 10 * MINUTE)
 LASTS = Pace(HOUR, 30 * MINUTE)
 HAPPENED = Pace(HOUR, 0.0)
-AGAIN = Pace(15 * MINUTE, 0.0)
+AGAIN = Pace(HOUR, 0.0, 15 * MINUTE)
 HABIT = Pace(HOUR, HOUR)
 
 

@@ -18,6 +18,7 @@ from transformer_serving.contract.worker.process_figures import process_runs
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "transformer-serving-figures-"
+_END = "worker-end-"
 
 
 @contextlib.contextmanager
@@ -44,3 +45,23 @@ def figures_folder() -> Iterator[None]:
     finally:
         os.environ.pop(VARIABLE, None)
         shutil.rmtree(own, ignore_errors=True)
+
+
+def note_end() -> None:
+    """A worker ended unasked. Any that serves takes it: the next one may never come to that."""
+    if folder := os.environ.get(VARIABLE):
+        # Without room, or after a cleaner of temporary files, an end is not counted.
+        with contextlib.suppress(OSError):
+            number, _ = tempfile.mkstemp(prefix=_END, dir=folder)
+            os.close(number)
+
+
+def take_ends() -> int:
+    """How many workers ended unasked that nobody has taken yet: each is counted once."""
+    folder, taken = os.environ.get(VARIABLE), 0
+    for end in Path(folder).glob(f"{_END}*") if folder else ():
+        # Another worker may have been quicker.
+        with contextlib.suppress(OSError):
+            end.unlink()
+            taken += 1
+    return taken

@@ -25,6 +25,7 @@ from transformer_serving.gateway.figures.counted_rows import (
 )
 from transformer_serving.gateway.figures.departed import Departed, Row, forget_rows
 from transformer_serving.gateway.figures.file import renew_files
+from transformer_serving.gateway.figures.folder import take_ends
 from transformer_serving.gateway.figures.page import Write, page
 from transformer_serving.gateway.golden_rounds import GoldenResult
 
@@ -62,10 +63,10 @@ class Metrics:
         self._requests = process_wide("gateway_requests", _requests)
         self._of_key: dict[str, prometheus.Counter] = {}
 
-    def note_start(self, since: float, restarts: int) -> None:
-        """`since` is the supervisor's start, `restarts` those of workers that this one tells of."""
+    def note_start(self, since: float) -> None:
+        """`since` is the supervisor's start."""
         process_wide("gateway_start", _start).set(since)
-        process_wide("gateway_restarts", _restarts).inc(restarts)
+        _count_ends()
 
     def asked(self, key: str) -> None:
         """A request that came with this key, by its name."""
@@ -93,6 +94,8 @@ class Metrics:
         self._forget(gone)
         # Files that were taken come back too, before another worker's page lacks them for long.
         await asyncio.to_thread(forget_rows, [*left, *chain.from_iterable(gone.values())])
+        # Where nobody asks for pages but those of the endpoints' own port.
+        await asyncio.to_thread(_count_ends)
 
     async def text(
         self, write: Write = prometheus.generate_latest, *, is_openmetrics: bool = False
@@ -127,6 +130,7 @@ async def _made(make: Callable[[], bytes]) -> bytes:
 
     def of_all_files() -> bytes:
         renew_files()
+        _count_ends()
         return make()
 
     return await asyncio.to_thread(of_all_files)
@@ -214,6 +218,11 @@ def _round() -> prometheus.Gauge:
 def _start() -> prometheus.Gauge:
     text = "When the gateway that the worker belongs to was started, in Unix time."
     return _of_worker("gateway_start_time_seconds", text)
+
+
+def _count_ends() -> None:
+    """Those of workers that no other worker has counted: the supervisor gives no page itself."""
+    process_wide("gateway_restarts", _restarts).inc(take_ends())
 
 
 def _restarts() -> prometheus.Counter:

@@ -16,6 +16,7 @@ import socket
 import time
 from dataclasses import replace
 
+from transformer_serving.gateway.figures.folder import note_end
 from transformer_serving.gateway.server.kept_tls import KeptTls
 from transformer_serving.gateway.server.worker_order import MAKE_WAY, WorkerOrder
 from transformer_serving.gateway.server.worker_process import WorkerProcess
@@ -60,8 +61,6 @@ class Supervisor:
         self._outdated: list[WorkerProcess] = []
         self._successor: WorkerProcess | None = None
         self._failed_starts = 0
-        # Workers that ended unasked, of which none that serves has told.
-        self._untold = 0
         self._any_started = False
         # Why the last process could not even be made.
         self._no_room = ""
@@ -135,9 +134,8 @@ class Supervisor:
                 log.error("worker %d has ended with %s", worker.pid, worker.status)
                 self._workers.remove(worker)
                 worker.close()
-                self._untold += 1
+                note_end()
                 if not worker.started:
-                    self._untold += worker.restarts
                     self._failed_starts += 1
                     self._not_before = time.monotonic() + _PAUSE_S
         if not self._any_started and self._failed_starts > self._count:
@@ -149,14 +147,12 @@ class Supervisor:
 
     def _fill_up(self) -> None:
         while len(self._workers) < self._count:
-            order = replace(self._order, restarts=self._untold)
-            made = self._make(order, self._proven_tls)
+            made = self._make(self._order, self._proven_tls)
             if made is None:
                 # Without any other it is a start that failed; else the others serve on.
                 self._failed_starts += not self._workers
                 self._not_before = time.monotonic() + _PAUSE_S
                 return
-            self._untold = 0
             self._workers.append(made)
             if made.tls is not self._newest_tls:
                 self._outdated.append(made)
@@ -192,6 +188,7 @@ class Supervisor:
                 "worker %d ended in its start; the old ones serve on, another is tried in %g s",
                 self._successor.pid, _RENEWAL_PAUSE_S,
             )  # fmt: skip
+            note_end()
             self._successor.close()
             self._successor = None
             self._renew_not_before = time.monotonic() + _RENEWAL_PAUSE_S

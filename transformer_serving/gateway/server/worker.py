@@ -96,7 +96,7 @@ class Worker:
         if self._order.when_ready:
             await _readiness(app, told)
         if (note_start := getattr(app, "note_start", None)) is not None:
-            note_start(self._order.since, self._order.restarts)
+            note_start(self._order.since)
         if not told.is_set():
             if grpc_port is not None:
                 await grpc_port.start()

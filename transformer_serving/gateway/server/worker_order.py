@@ -40,8 +40,7 @@ class WorkerOrder:
     process has ended however it did. After `leave_seconds` from SIGTERM on a worker is killed.
     `grpc` is the address of that port, None without one. With `when_ready` others serve meanwhile,
     and nobody is to come to this one before its endpoints are built and asked. `since` is when the
-    supervisor was started, in Unix time, and `restarts` how many workers ended unasked of which no
-    worker has told yet.
+    supervisor was started, in Unix time.
     """
 
     module: str
@@ -55,7 +54,6 @@ class WorkerOrder:
     grpc: str | None = None
     when_ready: bool = False
     since: float = 0.0
-    restarts: int = 0
 
     def line(self) -> str:
         """As one argument of a command."""

@@ -49,7 +49,6 @@ class WorkerProcess:
         self._leave_by: float | None = None
         self._heard = time.monotonic()
         self.started = False
-        self.restarts = order.restarts
 
     @property
     def pid(self) -> int:
