@@ -678,7 +678,7 @@ def test_an_empty_note_says_the_fix_too(state: Path) -> None:
     data = control_plane_data(state)
     note = integrity.note_of(data)
     note.touch()
-    with pytest.raises(StoreError, match=r"is damaged; lost: .* restore FILE; .*\.damaged"):
+    with pytest.raises(StoreError, match=r"is damaged; lost: .* restore FILE .*; .*\.damaged"):
         Store(data)
     assert str(note) in str(health.data_fault(state))
 
