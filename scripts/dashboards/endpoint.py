@@ -79,6 +79,7 @@ _RIGHT_NOW = (
                 "{{state}}, bundle {{bundle}}",
             ),
         ),
+        nothing="none",
     ),
     Panel(
         "Bundle in service",

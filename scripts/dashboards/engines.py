@@ -130,6 +130,7 @@ _CONTROLLER = (
                 "{{state}}",
             ),
         ),
+        nothing="none",
     ),
     Panel(
         "Endpoints that Triton serves",

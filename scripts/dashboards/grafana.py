@@ -115,6 +115,8 @@ def _panel(panel: Panel) -> _Builder:
         made.thresholds(_thresholds(panel.steps))
     if panel.words:
         made.mappings([_words(panel.words)])
+    if panel.nothing:
+        made.no_value(panel.nothing)
     for letter, query in zip(ascii_uppercase, panel.queries, strict=False):
         made.with_target(_target(panel.kind, query).ref_id(letter))
     return made

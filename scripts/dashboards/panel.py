@@ -67,7 +67,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel; `width` of the grid's 24 columns."""
+    """One panel; `width` of the grid's 24 columns. `nothing` is shown where nothing comes."""
 
     title: str
     kind: Kind
@@ -78,6 +78,7 @@ class Panel:
     needs: Needs = Needs.NOTHING
     steps: tuple[Step, ...] = ()
     words: tuple[Word, ...] = ()
+    nothing: str = ""
 
     @property
     def said(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -17,29 +18,39 @@ def _no_state_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_stack_that_a_bare_line_finds_is_not_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_stack_is_not_named(tmp_path: Path) -> None:
     assert command_line("down", tmp_path / ".stack") == "transformer-serving down"
     assert command_line("down") == "transformer-serving down"
 
-    other = tmp_path / "another one"
-    monkeypatch.setenv(STATE_VARIABLE, "another one")
-    assert command_line("down", other) == "transformer-serving down"
 
-
-def test_any_other_one_is_named_as_a_shell_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_other_one_is_named_as_a_shell_reads_it(tmp_path: Path) -> None:
     other = tmp_path / "it's another; one"
     found = shlex.split(command_line("up --port-base N", other))
     assert found == ["transformer-serving", "up", "--port-base", "N", "--state", str(other)]
 
+
+def test_so_is_each_where_a_variable_names_one_maybe_for_this_command_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
     monkeypatch.setenv(STATE_VARIABLE, str(other))
-    assert command_line("up", tmp_path / ".stack").endswith(f" --state {tmp_path / '.stack'}")
+    for state in (other, tmp_path / ".stack"):
+        assert command_line("up", state) == f"transformer-serving up --state {state}"
 
 
-def test_the_program_is_named_as_it_was_called_where_its_name_is_not_found(
+def test_so_is_each_in_a_working_folder_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(sys, "argv", ["venv/bin/transformer-serving", "status"])
+    line = command_line("up", tmp_path / ".stack")
+    assert line == f"venv/bin/transformer-serving up --state {tmp_path / '.stack'}"
+
+
+def test_the_program_is_named_as_it_was_called_where_its_name_does_not_find_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "a venv" / "bin" / "transformer-serving"
@@ -52,6 +63,16 @@ def test_the_program_is_named_as_it_was_called_where_its_name_is_not_found(
     assert command_line("down") == "'a venv/bin/transformer-serving' down"
 
     monkeypatch.setenv("PATH", str(program.parent))
+    assert command_line("down") == "transformer-serving down"
+
+    another = tmp_path / "another" / "transformer-serving"
+    another.parent.mkdir()
+    shutil.copy(program, another)
+    monkeypatch.setenv("PATH", f"{another.parent}:{program.parent}")
+    assert command_line("down") == "'a venv/bin/transformer-serving' down"
+
+    another.unlink()
+    another.symlink_to(program)
     assert command_line("down") == "transformer-serving down"
 
     monkeypatch.setenv("PATH", str(tmp_path))

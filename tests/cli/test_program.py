@@ -47,3 +47,8 @@ def test_it_is_the_command_line(tmp_path: Path) -> None:
     done = run("", tmp_path, "up", "--help")
     assert done.returncode == 0, done.stderr
     assert "--port-base" in done.stdout
+
+
+def test_an_installed_script_finds_it_in_an_older_commit_too() -> None:
+    """What `make down` calls after a checkout was installed by another commit."""
+    assert SCRIPTS == {"transformer-serving": "transformer_serving.desk.cli:main"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.stack.small_bundles import Parts, write_small
+from transformer_serving.contract.naming import DEPLOYED, SERVED, name_fault
 from transformer_serving.desk.cli import main
 
 
@@ -38,11 +40,23 @@ def test_a_folder_whose_name_is_none_is_shown_with_a_word_in_its_place(
     monkeypatch.chdir(tmp_path)
     bundle = write_small(tmp_path / folder)
     shown = said("show", folder)
-    assert f"deploy '{folder}' --endpoint NAME Or with" in shown
+    assert f"deploy '{folder}' --endpoint '{{NAME}}' Or with" in shown
+    assert name_fault("{NAME}", DEPLOYED)
+    assert name_fault("{NAME}", SERVED)
     assert str(bundle.manifest.bundle_version) in shown
-    assert "/bundles/NAME-" in json.loads(said("show", folder, "--json"))["commands"]["upload"]
+    assert "/bundles/{NAME}-" in shown
+    assert json.loads(said("show", folder, "--json"))["commands"] is None
+    assert json.loads(said("show", folder, "--endpoint", "named", "--json"))["commands"]
     assert "--endpoint named Or with" in said("show", folder, "--endpoint", "named")
     said("show", folder, "--endpoint", "no name", code=2)
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--endpoint", "named")])
+def test_a_path_that_is_no_utf_8_is_refused(options: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"bundle\xff")
+    write_small(tmp_path / "bundle").folder.rename(folder)
+    refused = "error: the path of BUNDLE is no UTF-8, so no line can name it; rename the folder"
+    assert said("show", str(folder), *options, code=2) == refused
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console, RenderableType
 
 from tests.stack.small_bundles import write_small
 from transformer_serving.desk.bundle.folder import open_bundle
-from transformer_serving.desk.cli import show
+from transformer_serving.desk.cli import main, show
 from transformer_serving.desk.cli.status import _status_tables
 from transformer_serving.desk.cli.tables import table_console, whole_table
+from transformer_serving.desk.local.record import Ports, new_record, save_record
 
 NAMES = ("x[/y]", "[bold]b", "a:smile:b")
 REASONS = (
@@ -46,12 +48,16 @@ def test_signs_of_rich_are_shown() -> None:
         assert shown in text
 
 
-def test_a_stack_that_is_down_is_said_to_be_with_what_starts_it() -> None:
-    values = {"parts": [], "endpoints": [], "rollouts": [], "open_tritons": [], "running": False}
-    page = io.StringIO()
-    Console(file=page, width=300).print(_status_tables(Path("/w/other"), values))
-    line = "the stack is down; start it: transformer-serving up --state /w/other"
-    assert line in page.getvalue().splitlines()
+def test_a_stack_that_is_down_is_said_to_be_with_what_starts_it_in_one_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / ("a-folder-of-a-stack-" * 4)
+    save_record(state, new_record(state, Ports()))
+    monkeypatch.setenv("COLUMNS", "80")
+    done = CliRunner().invoke(main, ["status", "--state", str(state)])
+    assert done.exit_code == 1
+    line = f"the stack is down; start it: transformer-serving up --state {state}"
+    assert line in done.output.splitlines()
 
 
 def columns(table: RenderableType, width: int) -> list[str]:

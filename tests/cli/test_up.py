@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.engine.triton_server import wait_until
+from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main, stack
 from transformer_serving.desk.cli.stack import up
@@ -28,8 +29,10 @@ from transformer_serving.desk.demo import DemoBundle
 from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.golden import Reply
 from transformer_serving.desk.deploy.target import DeployTarget
+from transformer_serving.desk.deploy.time_limit import within
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.record import MARK, Ports
+from transformer_serving.desk.local.free_ports import free_row
+from transformer_serving.desk.local.record import Ports
 from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.desk.local.wanted import check_ports
 from transformer_serving.gateway.settings import GENERATE_ENDPOINT, WORKERS
@@ -254,9 +257,9 @@ def test_a_taken_port_is_moved_by_its_own_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Failure, match=f"{port} for open inference .* --open-inference PORT$"):
-            check_ports({"open_inference": port}, "up")
+            check_ports({"open_inference": port}, lambda: "up")
         with pytest.raises(Failure, match=f"{port} for inference .* all ports: up$"):
-            check_ports({"inference": port}, "up")
+            check_ports({"inference": port}, lambda: "up")
 
 
 def test_a_taken_port_is_told_with_the_whole_line_before_anything_is_built(
@@ -266,16 +269,20 @@ def test_a_taken_port_is_told_with_the_whole_line_before_anything_is_built(
     state = tmp_path / "state"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        asked = ["up", "--demo", "--open-inference", "2000", "--state", str(state)]
+        opened = str(free_row(len(fields(Ports))) + 1)
+        asked = ["up", "--demo", "--open-inference", opened, "--state", str(state), "--key", "abc"]
         done = CliRunner().invoke(main, [*asked, "--port-base", str(port)])
         assert done.exit_code == 2
         line = done.output.strip().partition("move all ports: transformer-serving ")[2]
         words = shlex.split(line)
         base = int(words[words.index("--port-base") + 1])
         for name, free in asdict(Ports.from_base(base)).items():
-            check_ports({name: free}, "up")
-    wanted = ["up", "--demo", "texts", "--open-inference", "2000", "--port-base", str(base)]
-    assert words == [*wanted, "--state", str(state)]
+            assert free != int(opened)
+            check_ports({name: free}, lambda: "up")
+    assert words == [
+        *("up", "--demo", "texts", "--open-inference", opened, "--key", "KEY"),
+        *("--port-base", str(base), "--state", str(state)),
+    ]
     assert up.make_context("up", words[1:]).params["demo"] == "texts"
 
 
@@ -290,8 +297,9 @@ def test_a_wrong_setting_is_told_before_anything_is_built(
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.parametrize("advice", ["again", "add it again"], ids=["at its start", "in a deploy"])
 def test_ctrl_c_names_what_goes_on_and_how_it_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is said of a stack where nothing of one runs."""
     begun: list[subprocess.Popen[bytes]] = []
@@ -304,8 +312,10 @@ def test_ctrl_c_names_what_goes_on_and_how_it_is_ended(
         environment = {**os.environ, MARK: str(state)}
         begun.append(subprocess.Popen(["sleep", "600"], env=environment))
         # Until then its environment is this process's own.
-        wait_until(lambda: psutil.Process(begun[0].pid).name() == "sleep", 60)
-        raise KeyboardInterrupt
+        wait_until(lambda: psutil.Process(begun[-1].pid).name() == "sleep", 60)
+        with within(600, "adding texts", lambda _: None, look="status", advice="again") as limit:
+            limit.advice = advice
+            raise KeyboardInterrupt
 
     start = "transformer_serving.desk.local.stack.start"
     monkeypatch.setattr(start, interrupted)
@@ -320,5 +330,6 @@ def test_ctrl_c_names_what_goes_on_and_how_it_is_ended(
         begun[0].kill()
         begun[0].wait()
     assert done.exit_code == 1
+    assert ("\nerror: adding texts was interrupted" in done.stderr) == (advice != "again")
     assert f"end it: transformer-serving down --state {state}; or start the rest" in done.stderr
     assert f"transformer-serving up --monitoring --state {state}\n" in done.stderr

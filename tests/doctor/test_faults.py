@@ -18,13 +18,15 @@ import pytest
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
 from tests.doctor.conftest import PIN, READY, Scene, answering
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.clearml import MACHINE
 from transformer_serving.desk.doctor.containers import check_variables
 from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING, Finding
-from transformer_serving.desk.doctor.machine import check_disk, check_libpython
+from transformer_serving.desk.doctor.machine import check_disk, check_libpython, check_ports
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.doctor.table import CHECKS, examine
 from transformer_serving.desk.doctor.triton import check_triton
+from transformer_serving.desk.local.health import PartStatus
 
 PONG = json.dumps({"meta": {"result_code": 200}, "data": {}}).encode()
 
@@ -104,6 +106,19 @@ def test_3_a_taken_port(scene: Scene) -> None:
         said = only(scene.subject, "ports")
     assert f"{scene.subject.record.ports.triton_metrics} (triton_metrics)" in said
     assert "--port-base" in said
+
+
+def test_3_a_taken_port_of_a_stack_that_runs(scene: Scene) -> None:
+    """Its other ports are its own, and it keeps them until it is down."""
+    part = PartStatus("prometheus", None, 0, None, "fatal", None, 0.0)
+    subject = dataclasses.replace(scene.subject)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        part = dataclasses.replace(part, port=other.getsockname()[1])
+        vars(subject).update(running=True, parts=(part,))
+        (said,) = check_ports(subject)
+    down, up = (command_line(words, subject.state) for words in ("down", "up --port-base N"))
+    assert said.status == FAILURE
+    assert said.fix == f"stop that program, or move all ports: {down}, then {up}"
 
 
 def test_4_a_full_disk(scene: Scene) -> None:
@@ -382,6 +397,8 @@ def test_what_may_still_work_is_a_warning(scene: Scene) -> None:
     found = faults(names, WARNING)
     assert "data-center GPUs only" in found["driver"]
     assert "serves its last good bundle, and what starts now answers 503" in found["endpoints"]
+    back = command_line(f"rollback {READY['endpoint']}", scene.subject.state)
+    assert f"; go back before anything is restarted: {back}; " in found["endpoints"]
     assert "a name inside a container network" in found["files"]
     # As 'containers' advises.
     assert "a name inside a container network" in found["api"]

@@ -13,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 from tests.engine.serving import FIELDS, Serving, preprocess_of, serving, write_bundle
 from tests.engine.test_service import IDS, answers, ready
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
+from transformer_serving.contract.stack_line import MARK
 from transformer_serving.engine.controller.proving.prover import PROOF_MODEL
 from transformer_serving.engine.controller.triton.server import Triton
 from transformer_serving.engine.errors import EngineError
@@ -59,7 +60,7 @@ def test_a_bundle_is_proven_and_then_served(one: Serving, tmp_path: Path) -> Non
 
 
 def test_a_bundle_whose_calls_the_endpoint_makes_smaller_is_proven_by_such(
-    one: Serving, tmp_path: Path
+    one: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its parity set has batches of eight, which Triton would refuse."""
     fields = dataclasses.replace(FIELDS, auxiliary={"max_batch_size": 4})
@@ -68,11 +69,13 @@ def test_a_bundle_whose_calls_the_endpoint_makes_smaller_is_proven_by_such(
     row = one.wait("smaller", ready=True, proof="proven", proof_of=101)
     assert row["largest_difference"] < 1e-3
     assert one.server.client().get_model_config("smaller").config.max_batch_size == 4
-    # One that is wrong is found in them as well.
+    # One that is wrong is found in them as well, and the way back names the stack.
+    monkeypatch.setenv(MARK, "/w/stack")
     wrong = write_bundle(tmp_path / "b", 202, parity=True, wrong_at=16)
     one.control_plane.add("smaller", wrong, STOCK, fields=fields)
     row = one.wait_reason("smaller", "bundle 101 serves on")
     assert "at 16 tokens, any batch" in row["reason"]
+    assert "'transformer-serving rollback smaller --state /w/stack'" in row["reason"]
 
 
 def test_what_is_wrong_at_one_length_is_never_served(one: Serving, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -578,9 +580,11 @@ def test_damage_is_told_with_the_fix(state: Path, tmp_path: Path, page: int) -> 
     filled(state).close()
     backup(state, tmp_path / "b.tar")
     damage(state, page)
-    with pytest.raises(StoreError, match=r"is damaged; lost: .*transformer-serving restore FILE"):
+    named = f"--state {shlex.quote(str(state))}"
+    fix = f"transformer-serving down {named}, then transformer-serving restore FILE {named}"
+    with pytest.raises(StoreError, match=rf"is damaged; lost: .*{re.escape(fix)}"):
         Store(control_plane_data(state))
-    with pytest.raises(Failure, match="restore FILE"):
+    with pytest.raises(Failure, match=re.escape(fix)):
         stack.start(state, None, lambda _: None)
     with pytest.raises(Failure, match="nothing to back up"):
         backup(state, tmp_path / "c.tar")
@@ -687,7 +691,7 @@ def test_an_empty_note_says_the_fix_too(state: Path) -> None:
     data = control_plane_data(state)
     note = integrity.note_of(data)
     note.touch()
-    with pytest.raises(StoreError, match=r"is damaged; lost: .* restore FILE; .*\.damaged"):
+    with pytest.raises(StoreError, match=r"is damaged; lost: .* restore FILE .*; .*\.damaged"):
         Store(data)
     assert str(note) in str(health.data_fault(state))
 

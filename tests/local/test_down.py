@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.local.record import (
     FORMAT,
-    MARK,
     Ports,
     new_record,
     require_record,

@@ -14,3 +14,8 @@ def test_a_row_with_a_taken_port_is_passed_over() -> None:
         taken.bind((LOOPBACK, first + 2))
         again = free_row(4)
     assert again not in range(first - 1, first + 3)
+
+
+def test_a_row_does_not_have_a_port_that_is_wanted_for_something_else() -> None:
+    first = free_row(4)
+    assert free_row(4, beside=first + 2) > first + 2

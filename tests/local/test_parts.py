@@ -10,6 +10,7 @@ import pytest
 
 from preprocess.settings import read_settings
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
+from transformer_serving.contract.stack_line import MARK
 from transformer_serving.contract.worker.tracing import RATIO
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.keys import add_key
@@ -17,7 +18,6 @@ from transformer_serving.desk.local import parts, run_part
 from transformer_serving.desk.local.environment import check_settings, environment_of_parts
 from transformer_serving.desk.local.parts import BY_NAME
 from transformer_serving.desk.local.record import (
-    MARK,
     Ports,
     clearml_environment,
     new_record,

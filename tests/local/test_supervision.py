@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from tests.engine.triton_server import wait_until
 from transformer_serving.contract.preprocess_settings import MAX_STREAMS, TRITON_HTTP
+from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import stack, supervision, watchdog
 from transformer_serving.desk.local.record import (
-    MARK,
     Ports,
     new_record,
     require_record,

@@ -78,6 +78,7 @@ def test_every_panel_is_in_its_file(shown: Dashboard) -> None:
         assert asked == [query.expression for query in panel.queries]
         assert len({target["refId"] for target in there["targets"]}) == len(asked)
         assert there["fieldConfig"]["defaults"]["unit"] == panel.unit
+        assert there["fieldConfig"]["defaults"].get("noValue", "") == panel.nothing
 
 
 @EACH

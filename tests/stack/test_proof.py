@@ -110,7 +110,8 @@ def test_the_bundle_before_serves_on_through_a_wrong_update(
         seen = log.total()
         plain.until(lambda: log.total() > seen + 50, "clients ask on")
     instead = (
-        f"bundle {number} serves on, and 'transformer-serving rollback {endpoint}' asks for it"
+        f"bundle {number} serves on, and 'transformer-serving rollback {endpoint} --state "
+        f"{plain.state}' asks for it"
     )
     assert instead in " ".join(said.split())
     assert not log.except_(good), log.counts

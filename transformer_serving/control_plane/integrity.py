@@ -15,6 +15,7 @@ from pathlib import Path
 
 from transformer_serving.contract.identity import DAMAGED_ARCHIVE
 from transformer_serving.contract.replacement import replace_file
+from transformer_serving.contract.stack_line import stack_line
 from transformer_serving.control_plane.addresses import own_path
 from transformer_serving.control_plane.errors import ApiError
 from transformer_serving.control_plane.file_path import places
@@ -55,9 +56,10 @@ def to_stop() -> str:
     return f"{_COMPOSE} stop control-plane"
 
 
-def _to_restore() -> str:
+def _to_restore(folder: Path) -> str:
     if not os.environ.get(IN_CONTAINER):
-        return f"{to_stop()}, then transformer-serving restore FILE"
+        state = folder.parent
+        return f"{stack_line('down', state)}, then {stack_line('restore FILE', state)}"
     if os.environ.get(_IN_POD):
         return (
             f"{to_stop()}, then kubectl exec -i POD -- python3 -m "
@@ -69,9 +71,10 @@ def _to_restore() -> str:
     return f"{to_stop()}, then {run}, {tagged} (docs/compose.md, A backup of the control plane)"
 
 
-def fix() -> str:
-    """What to do where data is damaged, by the commands that reach it where this runs."""
-    return f"restore the last backup: {_to_restore()}"
+def fix(folder: Path) -> str:
+    """What to do where the data in the folder is damaged, by the commands that reach it where this
+    runs."""
+    return f"restore the last backup: {_to_restore(folder)}"
 
 
 def fault(folder: Path, *, most_bytes: int | None = None) -> str | None:
@@ -92,12 +95,13 @@ def fault(folder: Path, *, most_bytes: int | None = None) -> str | None:
         if lost is None:
             return f"{path} cannot be read now: {error}. Fix: {READABLE}"
     if lost is not None:
-        return f"{path} is damaged; lost: {lost}. Fix: {fix()}"
+        return f"{path} is damaged; lost: {lost}. Fix: {fix(folder)}"
     if schema <= SCHEMA:
         return None
     return (
         f"{path} was written by a newer kit (schema {schema}, this kit knows {SCHEMA}). Fix: "
-        f"install that kit again, or restore a backup made before the upgrade: {_to_restore()}"
+        "install that kit again, or restore a backup made before the upgrade: "
+        f"{_to_restore(folder)}"
     )
 
 
@@ -125,7 +129,7 @@ def found_damage(folder: Path) -> str | None:
 
 def _to_note(folder: Path, lost: str) -> str:
     repaired = f"or repair it and delete {note_of(folder)}"
-    return f"{folder / DATABASE} is damaged; lost: {lost}. Fix: {fix()}; {repaired}"
+    return f"{folder / DATABASE} is damaged; lost: {lost}. Fix: {fix(folder)}; {repaired}"
 
 
 def _lost_with_all(error: Exception) -> str | None:

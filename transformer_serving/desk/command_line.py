@@ -17,11 +17,11 @@ _PROGRAM = "transformer-serving"
 
 
 def command_line(words: str, state: Path | None = None) -> str:
-    """`words` behind the program, and --state where a bare line would find another folder.
+    """`words` behind the program, and --state unless the folder is the default one.
 
     `state` None: the command has no stack, or whichever is found.
     """
-    if state is None or os.path.realpath(state) == os.path.realpath(usual_state()):
+    if state is None or _is_default(state):
         return f"{_program()} {words}"
     return f"{_program()} {words} --state {shlex.quote(str(state))}"
 
@@ -31,9 +31,28 @@ def usual_state() -> Path:
     return Path(os.environ.get(STATE_VARIABLE) or DEFAULT_STATE)
 
 
+def _is_default(state: Path) -> bool:
+    """A variable may have been set for this command alone: where there is one, the folder is
+    named."""
+    if os.environ.get(STATE_VARIABLE):
+        return False
+    try:
+        return os.path.realpath(state) == os.path.realpath(DEFAULT_STATE)
+    except OSError:  # the working folder is gone
+        return False
+
+
 def _program() -> str:
-    """As it was called, where its bare name is not found: in an environment that is not active."""
-    called = sys.argv[0]
-    if Path(called).name != _PROGRAM or shutil.which(_PROGRAM):
+    """Its bare name, unless that would be another installation's or is not found: in an environment
+    that is not active."""
+    called, found = sys.argv[0], shutil.which(_PROGRAM)
+    if Path(called).name != _PROGRAM or (found and _is_same(found, called)):
         return _PROGRAM
     return shlex.quote(called)
+
+
+def _is_same(found: str, called: str) -> bool:
+    try:
+        return os.path.samefile(found, called)
+    except OSError:  # the working folder is gone, and a name was relative
+        return False

@@ -17,6 +17,7 @@ import click
 from transformer_serving.contract.naming import DEPLOYED, name_fault
 from transformer_serving.desk.cli.options import json_option
 from transformer_serving.desk.cli.tables import table_console, whole_table
+from transformer_serving.desk.failure import Failure
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 SERVING = 'clearml-serving --id "$CLEARML_SERVING_TASK_ID"'
 _MODEL_ID = "$MODEL_ID"
+# Stands for a name in the lines, and is none: pasted as they are, they are refused.
+_NO_NAME = "{NAME}"
 
 
 @click.command()
@@ -42,6 +45,7 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
     from transformer_serving.desk.command_line import command_line
     from transformer_serving.desk.deploy.endpoint import check_name
 
+    _check_readable(bundle)
     opened = open_bundle(bundle)
     if endpoint is not None:
         check_name(endpoint)
@@ -52,7 +56,7 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
             "bundle": str(bundle),
             "endpoint": asdict(opened.endpoint),
             "manifest": asdict(opened.manifest),
-            "commands": commands,
+            "commands": None if name == _NO_NAME else commands,
         }
         click.echo(json.dumps(values, indent=2, ensure_ascii=False))
         return
@@ -60,7 +64,7 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
     console.print(_facts(opened))
     console.print(_tensors(opened))
     console.print(_files(opened))
-    serve = command_line(f"deploy {shlex.quote(str(bundle))} --endpoint {name}")
+    serve = command_line(f"deploy {shlex.quote(str(bundle))} --endpoint {shlex.quote(name)}")
     click.echo(f"\nServe it:\n\n{serve}")
     click.echo(
         "\nOr with ClearML's own commands, once CLEARML_SERVING_TASK_ID names the serving service "
@@ -72,7 +76,18 @@ def show(bundle: Path, endpoint: str | None, as_json: bool) -> None:
 def _usual_name(bundle: Path) -> str:
     """The folder's; of one that nothing can be served as, the word that stands for a name."""
     name = bundle.resolve().name
-    return "NAME" if name_fault(name, DEPLOYED) else name
+    return _NO_NAME if name_fault(name, DEPLOYED) else name
+
+
+def _check_readable(bundle: Path) -> None:
+    """Raises Failure (exit code 2) for a path that no line can be printed with."""
+    try:
+        str(bundle).encode()
+    except UnicodeEncodeError as error:
+        raise Failure(
+            "the path of BUNDLE is no UTF-8, so no line can name it; rename the folder",
+            exit_code=2,
+        ) from error
 
 
 def upload_line(bundle: Bundle, endpoint: str) -> str:

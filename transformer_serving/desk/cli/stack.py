@@ -72,7 +72,7 @@ def up(
     folder = state_directory(state)
     phases = Phases(plain_console(stderr=as_json))
     ports = None if port_base is None else Ports.from_base(port_base)
-    typed = _typed(demo, open_inference, monitoring=monitoring)
+    typed = _typed(demo, open_inference, monitoring=monitoring, key=key)
     if demo:
         # What is refused is refused before anything is built.
         key_header(key)
@@ -111,11 +111,12 @@ def up(
 def _what_goes_on_told(state: Path, typed: str) -> Iterator[None]:
     """After Ctrl-C, of what keeps its ports and its memory although this command has ended."""
     from transformer_serving.desk.command_line import command_line
+    from transformer_serving.desk.deploy.time_limit import Interrupted
     from transformer_serving.desk.local.supervision import leftovers
 
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         if any(True for _ in leftovers(state)):
             click.echo(
                 "what was started of the stack goes on; end it: "
@@ -125,13 +126,21 @@ def _what_goes_on_told(state: Path, typed: str) -> Iterator[None]:
         raise
 
 
-def _typed(demo: str | None, open_inference: int | None, *, monitoring: bool) -> str:
-    """The command as it is typed again, with another --port-base or --state."""
+def _typed(
+    demo: str | None, open_inference: int | None, *, monitoring: bool, key: str | None
+) -> str:
+    """The command as it is typed again, with another --port-base or --state; a key is not shown."""
     words = ["up"]
     words += ["--demo", demo] if demo else []
     words += ["--open-inference", str(open_inference)] if open_inference else []
     words += ["--monitoring"] if monitoring else []
+    words += ["--key", "KEY"] if _is_typed(key) else []
     return " ".join(words)
+
+
+def _is_typed(key: str | None) -> bool:
+    """Whether it was given by --key, and no variable has it."""
+    return bool(key) and os.environ.get(KEY_VARIABLE) != key
 
 
 def _show_unheard(console: Console, running: Stack) -> None:
@@ -188,7 +197,7 @@ def _show_requests(
     console: Console, state: Path, deployed: list[tuple[Deployed, DemoBundle]], key: str | None
 ) -> None:
     # A shell would put nothing, or another key, in the place of a key that was given by --key.
-    if deployed and key and os.environ.get(KEY_VARIABLE) != key:
+    if deployed and _is_typed(key):
         console.print()
         console.print(
             f"for these requests {KEY_VARIABLE} must hold the key: export {KEY_VARIABLE}=KEY",

@@ -48,7 +48,11 @@ def status(watch: bool, interval_s: float, state: str | None, as_json: bool) -> 
     if as_json:
         click.echo(json.dumps(values, indent=2))
     else:
-        table_console().print(_status_tables(folder, values))
+        console = table_console()
+        console.print(_status_tables(folder, values))
+        if not values["running"]:
+            # Broken in two, its first half would be pasted, and start another stack.
+            console.print(_down(folder), soft_wrap=True)
     if not _well(values):
         sys.exit(1)
 
@@ -60,8 +64,6 @@ def _well(values: dict[str, Any]) -> bool:
 def _status_tables(state: Path, values: dict[str, Any]) -> Group:
     from rich.console import Group
     from rich.text import Text
-
-    from transformer_serving.desk.command_line import command_line
 
     title = Text(f"stack in {state}")
     parts = whole_table("part", "pid", "port", "health", "version", title=title)
@@ -88,9 +90,15 @@ def _status_tables(state: Path, values: dict[str, Any]) -> Group:
         Text(f"rollout of {row['endpoint']} to bundle {row['bundle_version']}: {row['words']}")
         for row in values["rollouts"]
     ]
-    start = f"the stack is down; start it: {command_line('up', state)}"
-    down = [] if values["running"] else [Text(start)]
-    return Group(parts, endpoints, *rollouts, *watched, *opened, *down)
+    return Group(parts, endpoints, *rollouts, *watched, *opened)
+
+
+def _down(state: Path) -> Text:
+    from rich.text import Text
+
+    from transformer_serving.desk.command_line import command_line
+
+    return Text(f"the stack is down; start it: {command_line('up', state)}")
 
 
 def _cell(value: Any) -> Text:

@@ -27,6 +27,10 @@ class OutOfTime(BaseException):
     """Not an Exception: nothing on the way may take it for a fault of its own and go on."""
 
 
+class Interrupted(Failure):
+    """Ctrl-C came in the middle of a change; the message says how to go on."""
+
+
 class TimeLimit:
     """What is left of a command's time, and what it does: `report` notes it and passes it on.
 
@@ -74,8 +78,8 @@ def within(
     seconds: float, what: str, report: StepReport, *, look: str, spent: float = 0.0,
     advice: str = _LONGER,
 ) -> Iterator[TimeLimit]:  # fmt: skip
-    """Raises Failure, saying what it was doing, when the block lasts a second longer than that, or
-    is interrupted once it has an advice of its own.
+    """Raises Failure, saying what it was doing, when the block lasts a second longer than that, and
+    Interrupted when it is once it has an advice of its own.
 
     `look` is where one sees how far it came; `spent` are seconds of it that are gone already.
     Outside the main thread, where no alarm can be set, only `left` counts.
@@ -99,7 +103,7 @@ def within(
     except KeyboardInterrupt:
         if limit.advice == advice:
             raise
-        raise Failure(
+        raise Interrupted(
             f"{what} was interrupted; it was {limit.step}; the same command goes on with it; "
             f"{limit.advice}"
         ) from None

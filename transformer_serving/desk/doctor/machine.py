@@ -78,10 +78,12 @@ def check_ports(subject: Subject) -> Findings:
     if subject.running and not taken:
         yield ok("the stack runs and nobody else has its ports")
     elif taken:
+        move = command_line("up --port-base N", subject.state)
+        # One that runs keeps its ports.
+        down = f"{command_line('down', subject.state)}, then " if subject.running else ""
         yield failure(
             f"port {', '.join(taken)} is taken by another program",
-            "stop that program, or move all ports: "
-            + command_line("up --port-base N", subject.state),
+            f"stop that program, or move all ports: {down}{move}",
         )
     else:
         yield ok(f"ports {', '.join(map(str, ports.values()))} are free")

@@ -5,6 +5,7 @@ Tested by tests/doctor/test_faults.py and tests/doctor/test_open_triton.py.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -179,8 +180,9 @@ def _endpoint(row: Mapping[str, Any], subject: Subject, past: str) -> Findings:
         yield warning(
             f"endpoint {name} serves its last good bundle, and what starts now answers 503: "
             f"{reason}",
-            f"go back before anything is restarted: transformer-serving rollback {name}; or deploy "
-            "a bundle that loads",
+            "go back before anything is restarted: "
+            f"{command_line(f'rollback {shlex.quote(str(name))}', subject.state)}; or deploy a "
+            "bundle that loads",
         )
     elif not faults:
         mark = "" if row.get("verified") else ", unverified: added by hand"

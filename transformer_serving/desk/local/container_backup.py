@@ -113,7 +113,7 @@ def _half_way(data: Path) -> Iterator[None]:
     note, database = integrity.note_of(data), data / integrity.DATABASE
     before = note.read_text("utf-8") if note.exists() else None
     was_there = database.exists()
-    write_private(note, f"{data}: {_HALF}{integrity.fix()}")
+    write_private(note, f"{data}: {_HALF}{integrity.fix(data)}")
     sync(data)
     try:
         yield

@@ -12,9 +12,14 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import LOOPBACK
 
 
-def free_row(count: int) -> int:
-    """The first of `count` ports in a row on which nobody listens right now. Raises Failure."""
+def free_row(count: int, *, beside: int | None = None) -> int:
+    """The first of `count` ports in a row on which nobody listens right now. Raises Failure.
+
+    `beside` is a port that is wanted for something else, and is none of them.
+    """
     for base in range(21_000 + os.getpid() % 20_000, 60_000, count):
+        if beside in range(base, base + count):
+            continue
         try:
             for port in range(base, base + count):
                 with socket.socket() as probe:

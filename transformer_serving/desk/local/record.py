@@ -26,8 +26,6 @@ LOOPBACK = "127.0.0.1"
 MONITORING = ("prometheus", "alertmanager")
 # How often the gateway's workers and the controller look at the control plane.
 POLL_SECONDS = 2
-# Every process of a stack has this variable: `down` finds what a crash left behind by it.
-MARK = "TRANSFORMER_SERVING_PART_OF"
 _RECORD = "stack.json"
 # Counts up with every change of stack.json that an older kit could not work with. 1 is taken: a
 # stack.json without a number is of that one.

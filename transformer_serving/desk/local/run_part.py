@@ -14,9 +14,10 @@ import sys
 import time
 from pathlib import Path
 
+from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.local.health import probe
 from transformer_serving.desk.local.parts import BY_NAME, Part
-from transformer_serving.desk.local.record import MARK, StackRecord, require_record
+from transformer_serving.desk.local.record import StackRecord, require_record
 
 _WAIT_S = 30.0
 

@@ -99,7 +99,7 @@ def _start(state: Path, asked: Asked, report: StepReport, settings: Mapping[str,
         if any(True for _ in leftovers(state)):
             report("ending what a crash left behind")
             sweep(state)
-        check_ports(record.listening(), asked.moving(state))
+        check_ports(record.listening(), lambda: asked.moving(state))
     if record != load_record(state):
         save_record(state, record)
     if not running:

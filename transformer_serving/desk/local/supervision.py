@@ -24,12 +24,13 @@ from typing import Any
 
 import psutil
 
+from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import UnixConnection
 from transformer_serving.desk.local.environment import environment_of_parts
 from transformer_serving.desk.local.parts import PARTS
-from transformer_serving.desk.local.record import MARK, sockets_of, write_private
+from transformer_serving.desk.local.record import sockets_of, write_private
 
 # Of the supervisor, which ends the parts one after the other.
 _STOP_S = 40.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -43,7 +43,8 @@ class Asked:
 
     def moving(self, state: Path) -> str:
         """The line that starts the stack on ports that are free now."""
-        return command_line(f"{self.typed} --port-base {free_row(_ROW)}", state)
+        base = free_row(_ROW, beside=self.open_inference)
+        return command_line(f"{self.typed} --port-base {base}", state)
 
 
 def check(
@@ -55,7 +56,7 @@ def check(
         record, running = wanted_record(state, asked)
         # What a crash left behind may be what listens.
         if not running and not any(True for _ in leftovers(state)):
-            check_ports(record.listening(), asked.moving(state))
+            check_ports(record.listening(), lambda: asked.moving(state))
 
 
 def provided(state: Path, *, watched: bool) -> tuple[str, ...]:
@@ -106,7 +107,10 @@ def _with_watchers(state: Path, record: StackRecord, asked: Asked) -> StackRecor
         return record
     record = replace(record, monitoring=(*record.monitoring, *new))
     ports = record.listening()
-    moving = f"{command_line('down', state)}, then {asked.moving(state)}"
+
+    def moving() -> str:
+        return f"{command_line('down', state)}, then {asked.moving(state)}"
+
     check_ports({name: ports[name] for name in new}, moving)
     return record
 
@@ -123,10 +127,10 @@ def _next_record(state: Path, record: StackRecord | None, asked: Asked) -> Stack
     )
 
 
-def check_ports(ports: Mapping[str, int], moving: str) -> None:
+def check_ports(ports: Mapping[str, int], moving: Callable[[], str]) -> None:
     """Raise Failure (exit code 2) when something else listens on one of the stack's ports.
 
-    `moving` is the line that starts it on others.
+    `moving` gives the line that starts it on others.
     """
     for name, port in ports.items():
         with socket.socket() as probe:
@@ -137,7 +141,7 @@ def check_ports(ports: Mapping[str, int], moving: str) -> None:
                 move = (
                     "name another --open-inference PORT"
                     if name == "open_inference"
-                    else f"stop that program, or move all ports: {moving}"
+                    else f"stop that program, or move all ports: {moving()}"
                 )
                 raise Failure(
                     f"port {port} for {name.replace('_', ' ')} cannot be used: "

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from transformer_serving.contract.preprocess_settings import SETTINGS as OF_PREPROCESS
+from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import content_of, write_bundle
@@ -29,7 +30,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import undisturbed
 from transformer_serving.desk.local.free_ports import free_row
 from transformer_serving.desk.local.parts import gateway_launch
-from transformer_serving.desk.local.record import LOOPBACK, MARK, require_record
+from transformer_serving.desk.local.record import LOOPBACK, require_record
 from transformer_serving.desk.local.stack import Stack, stop
 from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.desk.step_report import StepReport

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from transformer_serving.contract.stack_line import stack_line
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
 from transformer_serving.engine.controller.control_plane.verification import verify
 from transformer_serving.engine.controller.files.repository import Repository
@@ -189,9 +191,10 @@ class Deployment:
             return "nothing is served"
         if record.current.bundle_version is None:
             return "what was served before serves on"
+        back = stack_line(f"rollback {shlex.quote(record.endpoint)}")
         return (
-            f"bundle {record.current.bundle_version} serves on, and 'transformer-serving rollback "
-            f"{record.endpoint}' asks for it again (after a rollback: 'transformer-serving deploy')"
+            f"bundle {record.current.bundle_version} serves on, and '{back}' asks for it again "
+            "(after a rollback: 'transformer-serving deploy')"
         )
 
     def _stage(self, served: Served, record: ModelRecord | None) -> str:
