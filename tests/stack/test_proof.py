@@ -5,6 +5,7 @@ The bundle's golden request is of another length, so that without a proof it wou
 
 from __future__ import annotations
 
+import shlex
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,7 +112,7 @@ def test_the_bundle_before_serves_on_through_a_wrong_update(
         plain.until(lambda: log.total() > seen + 50, "clients ask on")
     instead = (
         f"bundle {number} serves on, and 'transformer-serving rollback {endpoint} --state "
-        f"{plain.state}' asks for it"
+        f"{shlex.quote(str(plain.state))}' asks for it"
     )
     assert instead in " ".join(said.split())
     assert not log.except_(good), log.counts
