@@ -46,6 +46,8 @@ from transformer_serving.desk.source.sentence import (
     longest_of,
     lowercases,
     read_transformer_settings,
+    refuse_module_folder,
+    transformer_folder,
 )
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
 
@@ -78,6 +80,11 @@ class OwnEngine:
     normalize: bool | None = None
     name: str | None = None
 
+    @property
+    def encoder(self) -> Path:
+        """The folder of config.json and tokenizer: `tokenizer`, or one inside it."""
+        return transformer_folder(self.tokenizer)
+
 
 def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
     """Make the bundle folder `target`; the engine's file is copied.
@@ -93,7 +100,9 @@ def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
     check_file(engine, own.file)
     tensors = own.tensors or _stated(engine, own.file)
     by_sentences = "vector" in TASK_HEADS[own.task]
-    tokenizer = read_tokenizer(own.tokenizer, lowercases=by_sentences and lowercases(own.tokenizer))
+    if by_sentences:
+        refuse_module_folder(own.tokenizer)
+    tokenizer = read_tokenizer(own.encoder, lowercases=by_sentences and lowercases(own.tokenizer))
     endpoint = replace(endpoint_of(own, tensors, tokenizer), golden=dict(own.body))
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".bundle.", dir=target.parent) as scratch:
@@ -179,7 +188,7 @@ def _longest(own: OwnEngine, tokenizer: TokenizerFile) -> int | None:
 
 def _is_classifier(own: OwnEngine, columns: int) -> bool:
     """By what was said of it: its columns look like a vector's."""
-    config = read_json(own.tokenizer / "config.json") or {}
+    config = read_json(own.encoder / "config.json") or {}
     names = map(str, config.get("architectures") or ())
     classifies = any(name.endswith("ForSequenceClassification") for name in names)
     labels = config.get("id2label")
@@ -188,7 +197,7 @@ def _is_classifier(own: OwnEngine, columns: int) -> bool:
 
 
 def _classification(own: OwnEngine, columns: int) -> Classification:
-    config = read_json(own.tokenizer / "config.json") or {}
+    config = read_json(own.encoder / "config.json") or {}
     if own.labels:
         # Whatever its label2id says is of other names.
         config = {**config, "id2label": dict(enumerate(own.labels)), "label2id": None}
