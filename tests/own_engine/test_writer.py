@@ -314,12 +314,17 @@ def test_a_brought_engines_texts_are_cut_where_its_tokenizer_cuts_them(
     settings["model_max_length"] = limit
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     body = {"text": "the train left", "candidate_labels": ["snow", "tea"]}
-    done = made(
+    arguments = (
         folder, tiny_bundle / "model" / "model.onnx", target, "--max-length", "48",
         "--task", "zero-shot-classification", "--text", json.dumps(body),
     )  # fmt: skip
+    done = made(*arguments)
     assert done.exit_code == 0, done.output
     assert open_bundle(target).endpoint.tokens.truncate is (limit == 48)
+    remark = "texts of more than 48 tokens are refused with 413 and not cut, unless"
+    assert (remark in done.stdout) is (limit != 48)
+    told = json.loads(made(*arguments, "--json").stdout)
+    assert [remark in one for one in told["remarks"]] == [True] * (limit != 48)
 
 
 LONG = "the train left early because of snow and we waited in a small warm room " * 2

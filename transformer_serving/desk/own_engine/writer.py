@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
-from transformer_serving.desk.export.endpoint_json import cuts_unasked, limits_of
+from transformer_serving.desk.export.endpoint_json import cuts_unasked, limits_of, remark_of_uncut
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.own_engine.engine import (
     check_file,
@@ -86,8 +86,9 @@ class OwnEngine:
         return transformer_folder(self.tokenizer)
 
 
-def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
-    """Make the bundle folder `target`; the engine's file is copied.
+def write_own_bundle(own: OwnEngine, target: Path, say: Callable[[str], None]) -> Bundle:
+    """Make the bundle folder `target`; the engine's file is copied. `say` gets what its owner is to
+    know.
 
     Raises ConversionRefused when the file, its tensors or the golden request do not fit the task.
     """
@@ -104,6 +105,8 @@ def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
         refuse_module_folder(own.tokenizer)
     tokenizer = read_tokenizer(own.encoder, lowercases=by_sentences and lowercases(own.tokenizer))
     endpoint = replace(endpoint_of(own, tensors, tokenizer), golden=dict(own.body))
+    if remark := remark_of_uncut(own.task, tokenizer.max_length, endpoint.tokens):
+        say(remark)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".bundle.", dir=target.parent) as scratch:
         names = tuple(tensor.name for tensor in endpoint.outputs)
