@@ -100,11 +100,13 @@ class Tokenizer:
         return size
 
 
-def too_long(limit: int, got: int) -> ServingError:
-    """The refusal of a text that does not fit into the model."""
+def too_long(limit: int, got: int, *, strides: bool = False) -> ServingError:
+    """The refusal of a text that does not fit into the model; `strides` that the task reads one in
+    windows where it is asked to."""
+    more = ", or the parameter stride, which reads it to its end" if strides else ""
     return ServingError(
         "too_large",
-        "a text has more tokens than the model takes; shorten it or send truncate",
+        f"a text has more tokens than the model takes; shorten it or send truncate{more}",
         limit=limit,
         got=got,
     )

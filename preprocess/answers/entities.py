@@ -154,7 +154,7 @@ class TokenClassification:
                 )
             return windows.join(windows.cut(piece, room, stride, total))
         if not (self._tokens.truncate if request.truncate is None else request.truncate):
-            raise too_long(longest, longest - room + len(piece))
+            raise too_long(longest, longest - room + len(piece), strides=True)
         return windows.join(windows.first(piece, room))
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:

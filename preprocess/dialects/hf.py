@@ -18,7 +18,7 @@ from transformer_serving.contract.heads import ENDPOINT_TASKS
 
 # `options` is about loading and caching, which there is none of.
 _FIELDS = ("inputs", "parameters", "options")
-_BESIDE = ("normalize", "prompt_name", "truncate", "truncation_direction", "dimensions")
+_BESIDE = ("normalize", "prompt_name", "truncation_direction", "dimensions")
 _EMBEDDED = {
     "normalize": "normalize_embeddings",
     "prompt_name": "prompt_name",
@@ -75,7 +75,7 @@ def _read(asked: Asked) -> dict[str, Any]:
     task = asked.endpoint.task
     way = _WAYS.get(task, _PLAIN)
     beside = (*_BESIDE, "encoding_format") if task in _VECTORS else asked.task.form.beside
-    body = read_fields(asked.body, (*_FIELDS, *beside))
+    body = read_fields(asked.body, (*_FIELDS, "truncate", *beside))
     parameters = body.get("parameters")
     if not isinstance(parameters, dict | None):
         raise wrong("parameters", "an object", parameters)
@@ -84,12 +84,15 @@ def _read(asked: Asked) -> dict[str, Any]:
     own = {
         **{name: body[name] for name in ("inputs", *asked.task.form.beside) if name in body},
         "parameters": {**way.defaults, **sent, **given(body, way.beside)},
+        **given(body, {"truncate": "truncate"}),
     }
-    return {**own, **_of_vectors(asked, body, way)} if task in _VECTORS else own
+    if task in _VECTORS:
+        _check_vectors(asked, body, way)
+    return own
 
 
-def _of_vectors(asked: Asked, body: Mapping[str, Any], way: _Way) -> dict[str, Any]:
-    """Whether texts are cut. Raises ServingError for what this endpoint cannot do."""
+def _check_vectors(asked: Asked, body: Mapping[str, Any], way: _Way) -> None:
+    """Raises ServingError for what this endpoint cannot do."""
     if body.get("encoding_format") not in (None, "float"):
         raise wrong("encoding_format", "'float'", body["encoding_format"])
     for name in ("normalize", "prompt_name", "dimensions"):
@@ -100,7 +103,6 @@ def _of_vectors(asked: Asked, body: Mapping[str, Any], way: _Way) -> dict[str, A
     side, own = body.get("truncation_direction"), asked.endpoint.tokens.truncation_side
     if side is not None and (not isinstance(side, str) or side.lower() != own):
         raise wrong("truncation_direction", f"'{own}', as this model was converted,", side)
-    return given(body, {"truncate": "truncate"})
 
 
 def _write(answered: Answered) -> Reply:

@@ -1,6 +1,7 @@
 """KServe's V1 protocol, TensorFlow Serving's before it: POST /v1/models/NAME:predict.
 
-An instance is a text, or an object of the endpoint's own fields.
+An instance is a text, or an object of the endpoint's own fields. What counts for the whole request
+stands beside `instances`.
 
 Tested by tests/preprocess/test_dialects.py.
 """
@@ -18,9 +19,11 @@ from preprocess.response import Reply, answer_body
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.heads import TASKS
 
+_OF_ALL = ("parameters", "truncate")
+
 
 def _read(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("instances", "parameters"))
+    body = read_fields(asked.body, ("instances", *_OF_ALL))
     instances = body.get("instances")
     if not isinstance(instances, list) or not instances:
         raise wrong("instances", "a list with texts or objects in it", instances)
@@ -28,7 +31,7 @@ def _read(asked: Asked) -> dict[str, Any]:
     rows = [_row(instance, form) for instance in instances]
     if any(row.keys() != rows[0].keys() for row in rows):
         raise wrong("instances", "a list of objects that have the same fields", instances)
-    own = {name: body[name] for name in ("parameters",) if body.get(name) is not None}
+    own = {name: body[name] for name in _OF_ALL if body.get(name) is not None}
     for name in rows[0]:
         values = [row[name] for row in rows]
         own[name] = values if name in form.names else _shared(name, values, asked.task.parameters)

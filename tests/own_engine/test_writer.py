@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from tests.contract.onnx_files import PUTS, Put, field, onnx_bytes, outer_model
 from tests.contract.plans import Plan, build
-from tests.tiny_models import save_encoder, save_sentence_model
+from tests.tiny_models import save_encoder, save_older_layout, save_sentence_model
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
@@ -314,12 +314,17 @@ def test_a_brought_engines_texts_are_cut_where_its_tokenizer_cuts_them(
     settings["model_max_length"] = limit
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     body = {"text": "the train left", "candidate_labels": ["snow", "tea"]}
-    done = made(
+    arguments = (
         folder, tiny_bundle / "model" / "model.onnx", target, "--max-length", "48",
         "--task", "zero-shot-classification", "--text", json.dumps(body),
     )  # fmt: skip
+    done = made(*arguments)
     assert done.exit_code == 0, done.output
     assert open_bundle(target).endpoint.tokens.truncate is (limit == 48)
+    remark = "texts of more than 48 tokens are refused with 413 and not cut, unless"
+    assert (remark in done.stdout) is (limit != 48)
+    told = json.loads(made(*arguments, "--json").stdout)
+    assert [remark in one for one in told["remarks"]] == [True] * (limit != 48)
 
 
 LONG = "the train left early because of snow and we waited in a small warm room " * 2
@@ -358,6 +363,14 @@ def brought(folder: Path, file: Path, target: Path, *more: str) -> Result:
     )  # fmt: skip
 
 
+def answered(bundle: Path, text: str) -> Any:
+    """The vector that the bundle's endpoint gives for the text."""
+    files = EngineFiles("onnxruntime", "fp32", (bundle / "model" / "model.onnx",))
+    content = (bundle / "tokenizer.json").read_bytes()
+    local = LocalEndpoint(open_bundle(bundle).endpoint, content, open_engine(files))
+    return local.answer({"text": text})["embedding"]
+
+
 @pytest.mark.parametrize("pooling", ["cls", "lasttoken"])
 def test_vectors_of_tokens_become_what_the_sentence_transformers_folder_says(
     pooling: str, encoder_file: Path, tmp_path: Path
@@ -374,11 +387,38 @@ def test_vectors_of_tokens_become_what_the_sentence_transformers_folder_says(
     assert endpoint.embedding.similarity == model.similarity_fn_name == "dot"
     # As many texts as OpenAI takes in a request.
     assert endpoint.limits.max_texts == 2048
-    files = EngineFiles("onnxruntime", "fp32", (target / "model" / "model.onnx",))
-    local = LocalEndpoint(endpoint, (target / "tokenizer.json").read_bytes(), open_engine(files))
     for text in (TEXT, LONG):
-        wanted, got = model.encode(text), local.answer({"text": text})["embedding"]
-        np.testing.assert_allclose(got, wanted, atol=1e-5)
+        np.testing.assert_allclose(answered(target, text), model.encode(text), atol=1e-5)
+
+
+def test_an_older_layouts_model_is_named_by_its_own_folder(
+    encoder_file: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder, target = save_older_layout(tmp_path), tmp_path / "own"
+    settings = {"max_seq_length": 16, "do_lower_case": True}
+    (folder / "0_Transformer" / "sentence_bert_config.json").write_text(json.dumps(settings))
+    # Of what its Transformer's folder alone says the vectors would be others.
+    refused(brought(folder / "0_Transformer", encoder_file, target), f"of the model in '{folder}'")
+    assert not target.exists()
+    done = brought(folder, encoder_file, target)
+    assert done.exit_code == 0, done.output
+    model = SentenceTransformer(str(folder), device="cpu")
+    assert open_bundle(target).endpoint.tokens.max_length == model.max_seq_length == 16
+    for text in (TEXT, TEXT.upper(), LONG):
+        np.testing.assert_allclose(answered(target, text), model.encode(text), atol=1e-5)
+
+
+def test_labels_are_read_where_an_older_layout_has_them(
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    folder, target = save_older_layout(tmp_path), tmp_path / "own"
+    shutil.copytree(tiny_classifier, folder / "0_Transformer", dirs_exist_ok=True)
+    done = made(folder, tiny_bundle / "model" / "model.onnx", target)
+    assert done.exit_code == 0, done.output
+    classification = open_bundle(target).endpoint.classification
+    assert classification == open_bundle(tiny_bundle).endpoint.classification
 
 
 def test_what_is_said_comes_before_the_sentence_transformers_folder(

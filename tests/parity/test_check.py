@@ -156,13 +156,31 @@ def test_labels_in_another_order_are_refused(model: Model) -> None:
         refuse_when_over(report)
 
 
-def test_files_that_do_not_belong_together_are_refused(model: Model, tmp_path: Path) -> None:
-    folder = save_classifier(tmp_path, vocab_size=20)
-    source = open_source(str(folder))
+CLASSIFIER = GraphTensors(
+    ("input_ids", "token_type_ids", "attention_mask"), (OutputTensor("output", "FP32", (3,)),)
+)
+
+
+def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    source = open_source(str(save_classifier(tmp_path, vocab_size=20)))
+    endpoint = endpoint_of(source, CLASSIFIER, tokens_of(source, None, ()), LIMITS)
+    assert endpoint.tokens.known_ids == 20
+    with pytest.raises(ConversionRefused, match="more pieces than the model's 20$"):
+        prepare_case(source, endpoint)
+
+
+def test_a_reference_that_cannot_answer_is_refused(model: Model, tmp_path: Path) -> None:
+    source = open_source(str(save_classifier(tmp_path, vocab_size=20)))
     with pytest.raises(
         ConversionRefused, match="cannot answer with this model .IndexError.* 20, or"
     ):
         prepare_case(source, model.case.endpoint)
+
+
+def test_what_else_the_endpoint_refuses_is_told_in_its_words(model: Model) -> None:
+    endpoint = replace(model.case.endpoint, limits=replace(LIMITS, max_tokens=5))
+    with pytest.raises(ConversionRefused, match="none that this endpoint answers: the texts have"):
+        prepare_case(open_source(str(model.folder)), endpoint)
 
 
 def test_not_a_number_is_refused(model: Model) -> None:
@@ -555,11 +573,28 @@ def test_a_text_that_the_reference_reads_to_its_end_is_not_cut(
         refuse_when_over(compare(prepare_case(source, cutting), files))
 
 
-def test_an_endpoint_too_short_for_its_golden_request_is_refused_by_name(model: Model) -> None:
-    source = open_source(str(model.folder))
-    tokens = tokens_of(source, 4, ())
-    with pytest.raises(ConversionRefused, match="at most 4 tokens .* name a longer --max-length"):
-        prepare_case(source, replace(model.case.endpoint, tokens=tokens))
+@pytest.mark.parametrize(
+    ("task", "longest", "size"),
+    [
+        ("text-classification", 4, r", which has \d+"),
+        # Its question alone is longer, or leaves too little room beside it.
+        ("question-answering", 10, ""),
+        ("question-answering", 16, ""),
+        ("question-answering", 24, ""),
+    ],
+)
+def test_an_endpoint_too_short_for_a_fixed_request_is_refused_by_name(
+    task: str, longest: int, size: str, model: Model, tmp_path: Path
+) -> None:
+    folder, graph = model.folder, CLASSIFIER
+    if task == "question-answering":
+        folder = save_model("bert", tmp_path / "model", "ForQuestionAnswering")
+        graph = GraphTensors(CLASSIFIER.inputs, (OutputTensor("output", "FP32", (-1, 2)),))
+    source = open_source(str(folder), task=task)
+    endpoint = endpoint_of(source, graph, tokens_of(source, longest, ()), LIMITS)
+    said = f"at most {longest} tokens have no room for a fixed request{size}: name a longer --max-"
+    with pytest.raises(ConversionRefused, match=said):
+        prepare_case(source, endpoint)
 
 
 @pytest.mark.parametrize("task", ["sentence-embedding", "rerank"])

@@ -703,6 +703,41 @@ def test_v1_refuses_other_instances(task: str, instances: Any) -> None:
     assert refusal(task, "v1.predict", {"instances": instances}).kind.code == "invalid_field"
 
 
+# Texts that are too long
+
+
+LONG = "tea " * 30
+
+
+@pytest.mark.parametrize("operation", [None, "hf.inference", "v1.predict"])
+@pytest.mark.parametrize("task", ["text-classification", "token-classification",
+                                  "fill-mask", "zero-shot-classification",
+                                  "feature-extraction", "sentence-embedding"])  # fmt: skip
+def test_a_text_that_is_too_long_is_answered_as_its_refusal_advises(
+    task: str, operation: str | None
+) -> None:
+    speaker = SPEAKERS[task]
+    text = f"[MASK] {LONG}" if task == "fill-mask" else LONG
+    needed = {"candidate_labels": ["tea", "rain"]} if task.startswith("zero") else {}
+    own: dict[str, Any] = {"text": text, **needed}
+    body = {
+        None: own, "hf.inference": {"inputs": text, **needed}, "v1.predict": {"instances": [own]},
+    }[operation]  # fmt: skip
+    with pytest.raises(ServingError) as refused:
+        speaker.ask(operation, {**body, "truncate": False})
+    assert refused.value.kind.code == "too_large"
+    assert "shorten it or send truncate" in refused.value.message
+    assert speaker.ask(operation, {**body, "truncate": True})
+    with pytest.raises(ServingError) as wrong:
+        speaker.ask(operation, {**body, "truncate": "yes"})
+    assert (wrong.value.kind.code, wrong.value.field) == ("invalid_field", "truncate")
+    strides = task == "token-classification"
+    assert ("parameter stride" in refused.value.message) == strides
+    if strides:
+        read_on = {**body, "parameters": {"stride": 2, "aggregation_strategy": "simple"}}
+        assert speaker.ask(operation, read_on) != speaker.ask(operation, {**body, "truncate": True})
+
+
 # What an endpoint says that it can be asked
 
 

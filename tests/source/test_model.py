@@ -723,8 +723,12 @@ def test_a_cross_encoder_with_a_default_prompt_is_refused(tmp_path: Path, task: 
     with pytest.raises(ConversionRefused, match=said):
         open_source(str(tmp_path / "model"), task=task)
     assert open_source(str(tmp_path / "model"), task="text-classification").head == "sequence"
-    for name in ("none", None):
-        settings = tmp_path / "model" / "config_sentence_transformers.json"
+    settings = tmp_path / "model" / "config_sentence_transformers.json"
+    change(settings, prompts={"q": "query: ", "none": "", "null": None})
+    change(settings, default_prompt_name="other")
+    with pytest.raises(ConversionRefused, match=said):
+        open_source(str(tmp_path / "model"), task=task)
+    for name in ("none", "null", None):
         change(settings, default_prompt_name=name)
         assert open_source(str(tmp_path / "model"), task=task).head == "sequence"
 

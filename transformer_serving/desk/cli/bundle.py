@@ -71,8 +71,10 @@ def bundle(source: Path, output: Path, output_: str | None, sign_key: Path | Non
     from transformer_serving.desk.own_engine.writer import write_own_bundle
 
     with interruptible(), signing(output, sign_key):
-        done = write_own_bundle(own_engine(source, wanted=output_, **given), output)
-        _say(done, output, as_json=as_json)
+        remarks: list[str] = []
+        own = own_engine(source, wanted=output_, **given)
+        done = write_own_bundle(own, output, remarks.append)
+        _say(done, remarks, output, as_json=as_json)
 
 
 @click.command()
@@ -92,13 +94,14 @@ def adopt(endpoint: str, output: Path, sign_key: Path | None, state: str | None,
     from transformer_serving.desk.own_engine.writer import write_own_bundle
 
     with interruptible(), signing(output, sign_key):
+        remarks: list[str] = []
         with served_model(endpoint, state_directory(state)) as model:
             own = own_engine(model.file, tensors=model.tensors, name=endpoint, **given)
-            done = write_own_bundle(own, output)
-        _say(done, output, as_json=as_json)
+            done = write_own_bundle(own, output, remarks.append)
+        _say(done, remarks, output, as_json=as_json)
 
 
-def _say(done: Any, output: Path, *, as_json: bool) -> None:
+def _say(done: Any, remarks: Sequence[str], output: Path, *, as_json: bool) -> None:
     manifest = done.manifest
     values = {
         "bundle": str(output),
@@ -107,10 +110,13 @@ def _say(done: Any, output: Path, *, as_json: bool) -> None:
         "engine": manifest.engine,
         "precision": manifest.precision,
         "golden": {"request": manifest.golden.request, "answer": manifest.golden.answer},
+        "remarks": list(remarks),
     }
     if as_json:
         click.echo(json.dumps(values, indent=2, ensure_ascii=False))
         return
+    for remark in remarks:
+        click.echo(remark)
     click.echo(
         f"bundle {manifest.bundle_version} for {manifest.task} in {output} ({manifest.engine}, "
         f"{manifest.precision}); {manifest.parity['unverified']}\n"

@@ -78,17 +78,21 @@ def remarks_of(source: ModelSource, tokens: Tokens, asked: int | None) -> tuple[
     """What the owner is to know of the lengths of the endpoint's texts; `asked` is --max-length."""
     found = (
         _shorter_than_the_model(source, tokens, asked),
-        _read_on_by_the_reference(source, tokens),
+        remark_of_uncut(source.task, source.tokenizer.max_length, tokens),
     )
     return tuple(remark for remark in found if remark)
 
 
-def _read_on_by_the_reference(source: ModelSource, tokens: Tokens) -> str | None:
-    """What is said where others of the kind cut, and this one's reference does not."""
-    if source.task not in TASKS_CUT_BY_TOKENIZER or tokens.truncate:
+def remark_of_uncut(task: str, own_limit: int | None, tokens: Tokens) -> str | None:
+    """What is said where others of the kind cut, and this one's reference does not; `own_limit` as
+    of cuts_unasked."""
+    if task not in TASKS_CUT_BY_TOKENIZER or tokens.truncate:
         return None
-    own = source.tokenizer.max_length
-    longer = "says no longest text (model_max_length)" if own is None else f"cuts at {own} tokens"
+    longer = (
+        "says no longest text (model_max_length)"
+        if own_limit is None
+        else f"cuts at {own_limit} tokens"
+    )
     return (
         f"texts of more than {tokens.max_length} tokens are refused with 413 and not cut, unless "
         f"a request says truncate: the tokenizer {longer}, so the reference would not cut them "

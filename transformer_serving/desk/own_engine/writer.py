@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
-from transformer_serving.desk.export.endpoint_json import cuts_unasked, limits_of
+from transformer_serving.desk.export.endpoint_json import cuts_unasked, limits_of, remark_of_uncut
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.own_engine.engine import (
     check_file,
@@ -46,6 +46,8 @@ from transformer_serving.desk.source.sentence import (
     longest_of,
     lowercases,
     read_transformer_settings,
+    refuse_module_folder,
+    transformer_folder,
 )
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
 
@@ -78,9 +80,15 @@ class OwnEngine:
     normalize: bool | None = None
     name: str | None = None
 
+    @property
+    def encoder(self) -> Path:
+        """The folder of config.json and tokenizer: `tokenizer`, or one inside it."""
+        return transformer_folder(self.tokenizer)
 
-def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
-    """Make the bundle folder `target`; the engine's file is copied.
+
+def write_own_bundle(own: OwnEngine, target: Path, say: Callable[[str], None]) -> Bundle:
+    """Make the bundle folder `target`; the engine's file is copied. `say` gets what its owner is to
+    know.
 
     Raises ConversionRefused when the file, its tensors or the golden request do not fit the task.
     """
@@ -93,8 +101,12 @@ def write_own_bundle(own: OwnEngine, target: Path) -> Bundle:
     check_file(engine, own.file)
     tensors = own.tensors or _stated(engine, own.file)
     by_sentences = "vector" in TASK_HEADS[own.task]
-    tokenizer = read_tokenizer(own.tokenizer, lowercases=by_sentences and lowercases(own.tokenizer))
+    if by_sentences:
+        refuse_module_folder(own.tokenizer)
+    tokenizer = read_tokenizer(own.encoder, lowercases=by_sentences and lowercases(own.tokenizer))
     endpoint = replace(endpoint_of(own, tensors, tokenizer), golden=dict(own.body))
+    if remark := remark_of_uncut(own.task, tokenizer.max_length, endpoint.tokens):
+        say(remark)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".bundle.", dir=target.parent) as scratch:
         names = tuple(tensor.name for tensor in endpoint.outputs)
@@ -179,7 +191,7 @@ def _longest(own: OwnEngine, tokenizer: TokenizerFile) -> int | None:
 
 def _is_classifier(own: OwnEngine, columns: int) -> bool:
     """By what was said of it: its columns look like a vector's."""
-    config = read_json(own.tokenizer / "config.json") or {}
+    config = read_json(own.encoder / "config.json") or {}
     names = map(str, config.get("architectures") or ())
     classifies = any(name.endswith("ForSequenceClassification") for name in names)
     labels = config.get("id2label")
@@ -188,7 +200,7 @@ def _is_classifier(own: OwnEngine, columns: int) -> bool:
 
 
 def _classification(own: OwnEngine, columns: int) -> Classification:
-    config = read_json(own.tokenizer / "config.json") or {}
+    config = read_json(own.encoder / "config.json") or {}
     if own.labels:
         # Whatever its label2id says is of other names.
         config = {**config, "id2label": dict(enumerate(own.labels)), "label2id": None}

@@ -16,7 +16,7 @@ from preprocess.answers.work import Work
 from preprocess.request import read_body
 from preprocess.rows import Row, pad, rows_of
 from preprocess.tokens import Encoded
-from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.contract.endpoint import Endpoint, Tokens
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.desk.export.endpoint_json import TASKS_CUT_BY_TOKENIZER
 from transformer_serving.desk.failure import ConversionRefused
@@ -60,7 +60,8 @@ def short_enough(
     endpoint: Endpoint, tokenizer_json: bytes, bodies: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The bodies that the endpoint answers: it refuses those that are too long where the reference
-    would not cut them. Raises ConversionRefused where it refuses the golden one, the first."""
+    would not cut them. Raises ConversionRefused where it refuses the golden one, the first, or
+    another for what is no length."""
     reads_on = endpoint.task in TASKS_CUT_BY_TOKENIZER and not endpoint.tokens.truncate
     # Nothing is computed.
     local = LocalEndpoint(endpoint, tokenizer_json, lambda _: [])
@@ -69,18 +70,30 @@ def short_enough(
         try:
             local.work(body)
         except ServingError as error:
-            if error.kind.code != "too_large":
-                raise
-            if not found:
-                raise ConversionRefused(
-                    f"texts of at most {endpoint.tokens.max_length} tokens have no room for the "
-                    f"golden request, which has {error.got}: name a longer --max-length"
-                ) from error
-            if not reads_on:
-                raise
+            if not (found and reads_on and error.kind.code == "too_large"):
+                raise _for_the_owner(endpoint.tokens, error) from error
         else:
             found.append(body)
     return found
+
+
+def _for_the_owner(tokens: Tokens, error: ServingError) -> ConversionRefused:
+    """The refusal of a fixed request in the words of whoever converts the model."""
+    code, field, limit = error.kind.code, error.field, error.limit
+    if code == "impossible" and field is None and limit is not None and limit == tokens.known_ids:
+        return ConversionRefused(
+            "a fixed request has a token that the model does not know; the files may not belong "
+            f"together, such as a tokenizer with more pieces than the model's {limit}"
+        )
+    # A question's windows have a length of their own, and a count that leaves its context out.
+    windows = field in ("question", "doc_stride")
+    if windows or (code, limit) == ("too_large", tokens.max_length):
+        size = "" if windows else f", which has {error.got}"
+        return ConversionRefused(
+            f"texts of at most {tokens.max_length} tokens have no room for a fixed request{size}: "
+            "name a longer --max-length"
+        )
+    return ConversionRefused(f"a fixed request is none that this endpoint answers: {error.message}")
 
 
 def _plain(value: Any) -> Any:

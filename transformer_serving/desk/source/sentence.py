@@ -182,6 +182,17 @@ def transformer_folder(folder: Path) -> Path:
     return place
 
 
+def refuse_module_folder(folder: Path) -> None:
+    """Raises ConversionRefused for the folder of a model's Transformer alone: how its texts become
+    vectors is said in the model's own, around it."""
+    place = folder.resolve()
+    if _first_module(place.parent) == ("Transformer", place):
+        raise ConversionRefused(
+            f"'{folder.name}' is the Transformer's folder of the model in '{place.parent}', whose "
+            "modules.json says what becomes of its vectors; name that folder with --tokenizer"
+        )
+
+
 def _first_module(folder: Path) -> tuple[str, Path]:
     """The first module's class name and folder; the model's own where modules.json names none."""
     try:

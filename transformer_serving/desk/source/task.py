@@ -140,8 +140,9 @@ def _check_score(folder: Path) -> None:
 def _check_prompt(folder: Path) -> None:
     """Raises ConversionRefused for a cross-encoder with a prompt that stands before each pair."""
     settings = read_json(folder / "config_sentence_transformers.json") or {}
-    default = settings.get("default_prompt_name")
-    if default is not None and (settings.get("prompts") or {}).get(default) != "":
+    default, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
+    # One without a text is no prompt.
+    if default is not None and (default not in prompts or prompts[default]):
         raise ConversionRefused(
             f"the model is a {CROSS_ENCODER} with a default prompt (default_prompt_name in "
             "config_sentence_transformers.json), and pairs are served without any; where it may "
