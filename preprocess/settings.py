@@ -20,6 +20,7 @@ from transformer_serving.contract.preprocess_settings import (
     TOKEN_GAP_S,
     TRANSPORT,
     TRITON_GRPC,
+    TRITON_HTTP,
     triton_grpc,
     triton_http,
 )
@@ -27,8 +28,8 @@ from transformer_serving.contract.preprocess_settings import (
 
 @dataclass(frozen=True)
 class PreprocessSettings:
-    """`triton` is the address for the chosen transport, `triton_grpc` what streams come from; for
-    an endpoint without it is empty where none follows from clearml-serving's own address."""
+    """`triton` is the address for the chosen transport, `triton_grpc` what streams come from; the
+    one that an endpoint does not use is empty where none follows from clearml-serving's own."""
 
     transport: str
     triton: str
@@ -54,7 +55,7 @@ def read_settings(
     grpc = _grpc(environment, is_needed=has_streams or transport == "grpc")
     return PreprocessSettings(
         transport=transport,
-        triton=grpc if transport == "grpc" else triton_http(environment),
+        triton=grpc if transport == "grpc" else _http(environment, is_needed=not has_streams),
         triton_grpc=grpc,
         timeout_s=TIMEOUT_S.number(environment),
         max_wait_s=MAX_WAIT_S.number(environment),
@@ -67,6 +68,15 @@ def read_settings(
         metrics_port=METRICS_PORT.whole(environment),
         metrics_host=METRICS_HOST.text(environment),
     )
+
+
+def _http(environment: Mapping[str, str], *, is_needed: bool) -> str:
+    """Raises ValueError naming a wrong variable."""
+    if is_needed or TRITON_HTTP.text(environment):
+        return triton_http(environment)
+    with suppress(ValueError):
+        return triton_http(environment)
+    return ""
 
 
 def _grpc(environment: Mapping[str, str], *, is_needed: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -181,3 +182,30 @@ def test_a_head_has_one_time_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> N
                 dripping.sendall(b"a")
         assert ended
         assert ask(port) == (200, PAGE, None)
+
+
+def test_who_leaves_under_an_answer_is_no_fault(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also where the answer is a refusal of http.server's own."""
+    with serving({}) as port:
+        for head in (b"POST / HTTP/1.1\r\n\r\n", BEGUN + b"a\r\n\r\n"):
+            one = socket.create_connection(("127.0.0.1", port), timeout=60)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            one.sendall(head)
+            one.close()
+        assert ask(port) == (200, PAGE, None)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_who_has_left_is_not_told_as_a_fault(capfd: pytest.CaptureFixture[str]) -> None:
+    server = serve_metrics("127.0.0.1:0", lambda: PAGE, None)
+    assert server is not None
+    try:
+        for error, is_told in ((ConnectionResetError(), False), (ValueError("ours"), True)):
+            try:
+                raise error
+            except Exception:
+                server.handle_error(server.socket, ("127.0.0.1", 1))
+            assert ("Traceback" in capfd.readouterr().err) is is_told
+    finally:
+        server.shutdown()
+        server.server_close()

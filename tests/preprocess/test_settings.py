@@ -105,5 +105,15 @@ def test_a_socket_alone_is_grpcs() -> None:
     socket = {STOCK: "unix:/run/triton.sock"}
     with pytest.raises(ValueError, match=f"set {HTTP}$"):
         read_settings(socket)
-    settings = read_settings({**socket, HTTP: "gpus:8000"}, has_streams=True)
-    assert settings.triton_grpc == "unix:/run/triton.sock"
+    assert read_settings({**socket, HTTP: "gpus:8000"}).triton_grpc == "unix:/run/triton.sock"
+
+
+def test_streams_ask_for_no_http_address() -> None:
+    """They come by gRPC alone; one that is set and wrong is refused all the same."""
+    socket = {STOCK: "unix:/run/triton.sock"}
+    settings = read_settings(socket, has_streams=True)
+    assert (settings.triton, settings.triton_grpc) == ("", "unix:/run/triton.sock")
+    own = {STOCK: "dns://1.1.1.1/gpus", GRPC: "gpus:8001"}
+    assert read_settings(own, has_streams=True).triton_grpc == "gpus:8001"
+    with pytest.raises(ValueError, match=HTTP):
+        read_settings({**own, HTTP: "gpus"}, has_streams=True)

@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -108,6 +109,12 @@ class _Server(ThreadingHTTPServer):
             self._changes.notify_all()
         super().shutdown_request(request)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing is wrong where who asked has left, as Prometheus does at the end of its patience,
+        or was ended for another."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
 
 class _Head(io.RawIOBase):
     """What a connection sends until `end` on the monotonic clock.
@@ -151,10 +158,8 @@ def _handler(page: Callable[[], str], keys: KnownKeys | None) -> type[BaseHTTPRe
             self.send_header("Content-Length", str(len(content)))
             if status == _UNAUTHORIZED:
                 self.send_header("WWW-Authenticate", "Bearer")
-            # Who asked may have left by now, as Prometheus does at the end of its patience.
-            with contextlib.suppress(ConnectionError):
-                self.end_headers()
-                self.wfile.write(content)
+            self.end_headers()
+            self.wfile.write(content)
 
         def log_message(self, *_: Any) -> None:
             """A scrape is not worth a line."""
