@@ -113,7 +113,7 @@ def backtracking(ground: Ground) -> Seen:
 def thousands_of_digits(ground: Ground) -> Seen:
     caller, digits = Caller(ground), "9" * 5_000
     stored = requests.post(
-        f"{caller.url}/attack", files={"attack": ("digits", b"content")}, timeout=_PATIENCE_S,
+        f"{caller.url}/digits", files={"digits": ("digits", b"content")}, timeout=_PATIENCE_S,
         headers={"Authorization": str(caller.session.headers["Authorization"])},
     )  # fmt: skip
     path = f"/{stored.json()[0]}"
