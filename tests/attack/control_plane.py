@@ -152,10 +152,11 @@ def damaged_pages(ground: Ground) -> Seen:
 def _says(state: Path, *words: str) -> bool:
     from tests.stack.conftest import CLI, ROOT
 
+    # Without the COLUMNS that readline, which pytest loads, puts where children inherit it.
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run(
         [CLI, *words, "--state", str(state)], cwd=ROOT, capture_output=True, text=True,
-        # Without the COLUMNS that readline, which pytest loads, puts where children inherit it.
-        check=False, timeout=_PATIENCE_S * 4, env=dict(os.environ),
+        check=False, timeout=_PATIENCE_S * 4, env=environment,
     )  # fmt: skip
     said = " ".join((done.stdout + done.stderr).split())
     return done.returncode != 0 and "is damaged" in said and "lost" in said
