@@ -58,6 +58,7 @@ def replaced(server: Server, dead: psutil.Process) -> psutil.Process:
 
 def test_a_killed_worker_is_replaced_beside_one_that_hangs(session: Session) -> None:
     server = session.gateway("--workers=2").start().wait_for("/health/ready")
+    wait_until(lambda: len(STARTED.findall(server.log.read_text())) >= 2, 120)
     hanging, killed = server.workers()
     hanging.send_signal(signal.SIGSTOP)
     try:
