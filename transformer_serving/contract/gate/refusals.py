@@ -45,7 +45,7 @@ from transformer_serving.contract.manifest import (
 )
 
 # Raised when a check becomes stricter: what a controller loaded by others is checked again first.
-RULES = 3
+RULES = 2
 CONFIG = "config.pbtxt"
 # What is wrong with the content of a bundle's config.pbtxt. Who asks brings it: to read one takes
 # Triton's own definition, which is no part of Python.

@@ -76,7 +76,7 @@ def check_again(folder: Path, config: ModelConfig) -> None:
     """What an earlier kit verified, by the rules of this one, as far as the files here tell: nobody
     is asked for preprocess.py, which ClearML alone has.
 
-    Raises Refused, ConfigError or ContractError.
+    Raises ConfigError or ContractError.
     """
     _manifest(folder)
     check_unquoted(config)
