@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,6 +24,7 @@ from transformer_serving.contract.preprocess_settings import (
     triton_grpc,
     triton_http,
 )
+from transformer_serving.contract.setting import TextSetting
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,15 @@ def read_settings(
     """The settings as the environment has them. Raises ValueError naming a wrong variable, and for
     an endpoint that `has_streams` where none says where they come from."""
     transport = TRANSPORT.text(environment)
-    grpc = _grpc(environment, is_needed=has_streams or transport == "grpc")
+    is_by_grpc = transport == "grpc"
+    grpc = _address(TRITON_GRPC, triton_grpc, environment, is_needed=has_streams or is_by_grpc)
+    if is_by_grpc:
+        triton = grpc
+    else:
+        triton = _address(TRITON_HTTP, triton_http, environment, is_needed=not has_streams)
     return PreprocessSettings(
         transport=transport,
-        triton=grpc if transport == "grpc" else _http(environment, is_needed=not has_streams),
+        triton=triton,
         triton_grpc=grpc,
         timeout_s=TIMEOUT_S.number(environment),
         max_wait_s=MAX_WAIT_S.number(environment),
@@ -70,19 +76,16 @@ def read_settings(
     )
 
 
-def _http(environment: Mapping[str, str], *, is_needed: bool) -> str:
-    """Raises ValueError naming a wrong variable."""
-    if is_needed or TRITON_HTTP.text(environment):
-        return triton_http(environment)
+def _address(
+    row: TextSetting,
+    read: Callable[[Mapping[str, str]], str],
+    environment: Mapping[str, str],
+    *,
+    is_needed: bool,
+) -> str:
+    """Empty where none follows and none is needed. Raises ValueError naming a wrong variable."""
+    if is_needed or row.text(environment):
+        return read(environment)
     with suppress(ValueError):
-        return triton_http(environment)
-    return ""
-
-
-def _grpc(environment: Mapping[str, str], *, is_needed: bool) -> str:
-    """Raises ValueError naming a wrong variable."""
-    if is_needed or TRITON_GRPC.text(environment):
-        return triton_grpc(environment)
-    with suppress(ValueError):
-        return triton_grpc(environment)
+        return read(environment)
     return ""

@@ -30,8 +30,7 @@ from transformer_serving.desk.compose.__main__ import (
     main as write_files,
     with_settings,
 )
-from transformer_serving.desk.compose.variables import TRACES, variables
-from transformer_serving.desk.doctor.clearml import MACHINE
+from transformer_serving.desk.compose.variables import HOST_NAME, TRACES, variables
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.local import parts
 from transformer_serving.desk.versions.lock import Lock, read_lock
@@ -185,7 +184,7 @@ def test_containers_know_the_machine_by_the_name_that_doctor_advises(
     for name in names:
         # A Docker without its own bridge refuses to start a container with `host-gateway`.
         address = "${TRANSFORMER_SERVING_HOST_ADDRESS:-host-gateway}"
-        assert service(file, name)["extra_hosts"] == [f"{MACHINE}:{address}"]
+        assert service(file, name)["extra_hosts"] == [f"{HOST_NAME}:{address}"]
 
 
 def test_triton_is_told_how_often_the_workers_look() -> None:

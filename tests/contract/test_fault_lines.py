@@ -192,7 +192,7 @@ def test_a_fault_that_is_told_elsewhere_has_no_line_of_its_rest(
             faults.note(error, is_logged=False)
     clock.now += 5
     do_all_now()
-    faults._storms._close()
+    faults._storms._close(fault_lines._EVERY_S)
     assert told(caplog) == []
 
 

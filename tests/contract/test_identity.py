@@ -213,7 +213,7 @@ def test_an_archive_of_more_than_any_tokenizer_is_not_unpacked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     large = carried(archive_of(zipfile.ZIP_DEFLATED, b"0" * 401))
-    monkeypatch.setattr(identity, "_MAX_DATA", 3 * 400)
+    monkeypatch.setattr(identity, "MAX_DATA_BYTES", 3 * 400)
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("it was unpacked"))
     with pytest.raises(ContractError, match="carries more than 1200 bytes"):
         check_preprocess(large)

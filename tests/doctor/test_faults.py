@@ -19,7 +19,7 @@ from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
 from tests.doctor.conftest import PIN, READY, Scene, answering
 from transformer_serving.desk.command_line import command_line
-from transformer_serving.desk.doctor.clearml import MACHINE
+from transformer_serving.desk.compose.variables import HOST_NAME
 from transformer_serving.desk.doctor.containers import check_variables
 from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING, Finding
 from transformer_serving.desk.doctor.machine import check_disk, check_libpython, check_ports
@@ -387,7 +387,7 @@ def test_what_may_still_work_is_a_warning(scene: Scene) -> None:
     names = dataclasses.replace(
         having(
             scene,
-            CLEARML_API_HOST=f"http://{MACHINE}:8008",
+            CLEARML_API_HOST=f"http://{HOST_NAME}:8008",
             CLEARML_FILES_HOST="http://fileserver:8081",
         ),
         record=None,

@@ -12,14 +12,12 @@ import pytest
 from starlette.responses import Response
 from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
 
-from tests.free_ports import free_port
 from tests.gateway.kept_connections import KeptConnections
 from tests.gateway.played_host import Ours, Processor, host_of
-from tests.gateway.test_grpc_memory import TOTAL, Held, refused
+from tests.gateway.test_grpc_memory import TOTAL, Held, port_of, refused
 from transformer_serving.gateway import connections as module
 from transformer_serving.gateway.connections import HEAD_SECONDS, KEPT_SECONDS, Connections, _caller
 from transformer_serving.gateway.front_door import FrontDoor
-from transformer_serving.gateway.grpc_port.port import GrpcPort
 from transformer_serving.gateway.server.http import HttpServer
 from transformer_serving.gateway.server.listener import listen
 from transformer_serving.gateway.settings import read_settings
@@ -253,17 +251,9 @@ class Named(Held):
 
 @contextlib.asynccontextmanager
 async def grpc_pod(kept_seconds: float) -> AsyncIterator[tuple[Named, int]]:
-    app, port = Named(TOTAL), free_port()
-    served = GrpcPort(
-        app, f"127.0.0.1:{port}", read_settings({}), graceful_seconds=1, kept_seconds=kept_seconds
-    )
-    await served.start()
-    try:
+    app = Named(TOTAL)
+    async with port_of(app, read_settings({}), kept_seconds=kept_seconds) as port:
         yield app, port
-    finally:
-        app.go.set()
-        served.stop()
-        await served.ended.wait()
 
 
 async def test_a_new_pod_gets_calls_of_grpc_and_those_that_run_are_answered() -> None:

@@ -17,10 +17,11 @@ from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
 from tests.free_ports import free_port
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.body.memory import body_memory
+from transformer_serving.gateway.connections import KEPT_SECONDS
 from transformer_serving.gateway.grpc_port import port as grpc_port
 from transformer_serving.gateway.grpc_port.messages import check_elements
 from transformer_serving.gateway.grpc_port.port import GrpcPort
-from transformer_serving.gateway.settings import read_settings
+from transformer_serving.gateway.settings import GatewaySettings, read_settings
 
 MOST, TOTAL = 100_000, 250_000
 SERVICE = b"/inference.GRPCInferenceService/"
@@ -64,11 +65,23 @@ async def serving(
         read_settings({}), max_body_bytes=MOST, max_body_elements=elements,
         body_memory_bytes=total, body_stall_seconds=stall_s,
     )  # fmt: skip
-    app, port = Held(total), free_port()
-    served = GrpcPort(app, f"127.0.0.1:{port}", settings, graceful_seconds=1)
+    app = Held(total)
+    async with port_of(app, settings) as port:
+        yield app, port
+
+
+@contextlib.asynccontextmanager
+async def port_of(
+    app: Held, settings: GatewaySettings, kept_seconds: float = KEPT_SECONDS
+) -> AsyncIterator[int]:
+    """Serves the app; at the end what it holds goes on."""
+    port = free_port()
+    served = GrpcPort(
+        app, f"127.0.0.1:{port}", settings, graceful_seconds=1, kept_seconds=kept_seconds
+    )
     await served.start()
     try:
-        yield app, port
+        yield port
     finally:
         app.go.set()
         served.stop()

@@ -37,7 +37,7 @@ _VERSION_LINE = re.compile(rb"# bundle-version: ([0-9]{1,13})")
 _DATA_LINE = re.compile(rb'DATA = "([A-Za-z0-9+/=]*)"')
 _HEAD_LINES = 20
 # Against an archive that unpacks to more than any tokenizer.
-_MAX_DATA = 1 << 30
+MAX_DATA_BYTES = 1 << 30
 # As bundles are packed; others' modules raise errors of their own.
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # What zipfile lets through of an archive that is damaged; RuntimeError: a member is encrypted.
@@ -140,8 +140,8 @@ def data_of(raw: bytes) -> dict[str, bytes]:
             raise ContractError(f"preprocess.py carries other files than a bundle's; {_AGAIN}")
         if any(row.compress_type not in _PACKED for row in rows):
             raise ContractError(f"preprocess.py carries a damaged archive; {_AGAIN}")
-        if sum(row.file_size for row in rows) > _MAX_DATA:
-            raise ContractError(f"preprocess.py carries more than {_MAX_DATA} bytes; {_AGAIN}")
+        if sum(row.file_size for row in rows) > MAX_DATA_BYTES:
+            raise ContractError(f"preprocess.py carries more than {MAX_DATA_BYTES} bytes; {_AGAIN}")
         return {row.filename: _unpacked(archive, row) for row in rows}
     except ContractError:
         raise

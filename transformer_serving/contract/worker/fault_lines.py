@@ -57,7 +57,9 @@ class _Storms(Generic[Key, What]):
         self._tell_rest = tell_rest
         self._told: OrderedDict[Key, _Told[What]] = OrderedDict()
         self._lock = threading.Lock()
-        self._closing = Deferred(self._close, _EVERY_S, last=self._close_all)
+        self._closing = Deferred(
+            lambda: self._close(_EVERY_S), _EVERY_S, last=lambda: self._close(0.0)
+        )
 
     def note(self, key: Key, what: What) -> tuple[What, int]:
         """What the newest line is about; how many a line that is due now stands for, 0: none is."""
@@ -87,11 +89,8 @@ class _Storms(Generic[Key, What]):
             self._told.setdefault(key, _Told(what, at)).missed += times
         self._closing.soon()
 
-    def _close_all(self) -> None:
-        self._close(0.0)
-
-    def _close(self, after_s: float | None = None) -> None:
-        now, after_s = time.monotonic(), _EVERY_S if after_s is None else after_s
+    def _close(self, after_s: float) -> None:
+        now = time.monotonic()
         with self._lock:
             waits = [(key, told) for key, told in self._told.items() if told.missed]
             over = [(key, told) for key, told in waits if now - told.at >= after_s]

@@ -101,7 +101,7 @@ def _below(call: Call) -> Callable[[str], bool]:
         return lambda name: not (shallow and "/" in name)
     test = tag_filter("parent", wanted if isinstance(wanted, list) else [wanted])
     with call.store.reading() as transaction:
-        ids = {str(one["name"]): str(one["id"]) for one in transaction.find(Kind.PROJECT)}
+        ids = _ids(transaction)
 
     def below(name: str) -> bool:
         parts = name.split("/")
@@ -126,6 +126,11 @@ def touch(transaction: Transaction, identity: object) -> None:
         transaction.put(Kind.PROJECT, project | {"last_update": now()})
 
 
+def _ids(transaction: Transaction) -> dict[str, str]:
+    """Of all projects, by their names."""
+    return {str(one["name"]): str(one["id"]) for one in transaction.find(Kind.PROJECT)}
+
+
 def _within(transaction: Transaction, project: Document) -> list[Document]:
     """Its sub-projects of all depths, by their names: a database may hold some whose parent's id
     says otherwise."""
@@ -137,7 +142,7 @@ def _own_within(transaction: Transaction, project: Document) -> list[Document]:
     """Those sub-projects that nothing says are another's. Where an earlier kit renamed a project,
     its sub-projects have the name of before, which somebody may have given to a new one since.
     """
-    ids = {str(one["name"]): str(one["id"]) for one in transaction.find(Kind.PROJECT)}
+    ids = _ids(transaction)
     own, existing = {str(project["id"])}, set(ids.values())
     found = []
     for one in sorted(_within(transaction, project), key=lambda one: str(one["name"])):

@@ -112,12 +112,12 @@ def _what_goes_on_told(state: Path, typed: str) -> Iterator[None]:
     """After Ctrl-C, of what keeps its ports and its memory although this command has ended."""
     from transformer_serving.desk.command_line import command_line
     from transformer_serving.desk.deploy.time_limit import Interrupted
-    from transformer_serving.desk.local.supervision import leftovers
+    from transformer_serving.desk.local.supervision import has_leftovers
 
     try:
         yield
     except (KeyboardInterrupt, Interrupted):
-        if any(True for _ in leftovers(state)):
+        if has_leftovers(state):
             click.echo(
                 "what was started of the stack goes on; end it: "
                 f"{command_line('down', state)}; or start the rest: {command_line(typed, state)}",

@@ -6,7 +6,6 @@ Tested by tests/demo/test_kept.py and tests/stack/test_demo_folder.py.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.file_lock import taken, wait_for
 from transformer_serving.desk.step_report import StepReport
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -92,11 +92,9 @@ def _alone(target: Path, report: StepReport) -> Iterator[None]:
     """One build at a time in `target`; what a killed one left behind is removed first."""
     target.mkdir(parents=True, exist_ok=True)
     with (target / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not taken(lock):
             report(f"waiting for another build in {target} to end")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            wait_for(lock)
         for left in target.glob(".*.*"):
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)

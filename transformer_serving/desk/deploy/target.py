@@ -6,7 +6,6 @@ tests/stack/test_desk_folder.py.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from transformer_serving.desk.deploy.golden import Reply, ask
 from transformer_serving.desk.deploy.refusals import Refusals
 from transformer_serving.desk.deploy.registry import ModelRegistry
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.file_lock import taken, wait_for
 from transformer_serving.desk.http import kept_out, key_header
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.user_cache import user_cache
@@ -130,7 +130,7 @@ def one_at_a_time(
             exit_code=2,
         ) from error
     with file:
-        if not _taken(file):
+        if not taken(file):
             report("waiting for another deploy of this machine to end")
             _wait_for(file, patience_s)
         yield
@@ -138,18 +138,10 @@ def one_at_a_time(
 
 def _wait_for(file: IO[str], patience_s: float | None) -> None:
     if patience_s is None:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        wait_for(file)
         return
     deadline = time.monotonic() + patience_s
-    while not _taken(file):
+    while not taken(file):
         if time.monotonic() > deadline:
             raise Failure(f"another deploy of this machine did not end within {patience_s:.0f} s")
         time.sleep(_LOOK_S)
-
-
-def _taken(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

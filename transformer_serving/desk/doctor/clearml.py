@@ -18,7 +18,6 @@ from transformer_serving.desk.http import shown
 
 API, FILES = "CLEARML_API_HOST", "CLEARML_FILES_HOST"
 ACCESS, SECRET = "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"
-MACHINE = HOST_NAME
 _ILL = 500
 _REFUSED = (401, 403)
 _SEE_LOG = "the API server is ill: see its log, and whether its database runs and has room"
@@ -82,7 +81,7 @@ def unreachable(
     if subject.record is not None and not subject.running:
         return skipped(f"the stack is down; start it: {command_line('up', subject.state)}")
     server, host = _name_of(host), shown(host)
-    is_inside = server == MACHINE or ("." not in server and server != "localhost")
+    is_inside = server == HOST_NAME or ("." not in server and server != "localhost")
     if answer.unresolved and is_inside:
         return warning(
             f"{name} {host} is a name inside a container network, not known to this machine",

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.gate.release import older
-from transformer_serving.desk.compose.variables import INFERENCE, TRITON
-from transformer_serving.desk.doctor.clearml import MACHINE
+from transformer_serving.desk.compose.variables import HOST_NAME, INFERENCE, TRITON
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.http import LOGIN
@@ -144,7 +143,7 @@ def _asked(container: str, name: str, said: str) -> Finding:
     return failure(
         f"{container}: {name} is not reachable from inside: {said}",
         "localhost in a container is the container: set an address that containers reach, such as "
-        f"http://{MACHINE}:PORT, where a server of this machine listens on its address, or the "
+        f"http://{HOST_NAME}:PORT, where a server of this machine listens on its address, or the "
         "service's name",
     )
 

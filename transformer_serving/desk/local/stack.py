@@ -34,7 +34,7 @@ from transformer_serving.desk.local.record import (
     with_room,
 )
 from transformer_serving.desk.local.sockets import remove_sockets_of
-from transformer_serving.desk.local.supervision import Supervisor, leftovers, stopped, sweep
+from transformer_serving.desk.local.supervision import Supervisor, has_leftovers, stopped, sweep
 from transformer_serving.desk.local.turn import own_turn
 from transformer_serving.desk.local.wanted import Asked, check_ports, provided, wanted_record
 from transformer_serving.desk.step_report import StepReport
@@ -96,7 +96,7 @@ def _start(state: Path, asked: Asked, report: StepReport, settings: Mapping[str,
     supervisor = Supervisor(state)
     record, running = wanted_record(state, asked)
     if not running:
-        if any(True for _ in leftovers(state)):
+        if has_leftovers(state):
             report("ending what a crash left behind")
             sweep(state)
         check_ports(record.listening(), lambda: asked.moving(state))
@@ -180,7 +180,7 @@ def _remove_sockets(state: Path) -> None:
 
 def is_there(state: Path) -> bool:
     """Whether a stack was ever started there, or something of one runs."""
-    return has_record(state) or any(True for _ in leftovers(state))
+    return has_record(state) or has_leftovers(state)
 
 
 def status(state: Path, record: StackRecord) -> dict[str, Any]:

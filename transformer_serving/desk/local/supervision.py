@@ -240,6 +240,10 @@ def leftovers(state: Path) -> Iterator[psutil.Process]:
             continue
 
 
+def has_leftovers(state: Path) -> bool:
+    return any(True for _ in leftovers(state))
+
+
 def _is(named: str | None, state: Path) -> bool:
     """Also in the spelling of the folder's name with which an older kit started."""
     return named is not None and (named == str(state) or os.path.realpath(named) == str(state))

@@ -5,7 +5,6 @@ Tested by tests/local/test_turn.py.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.file_lock import taken
 from transformer_serving.desk.step_report import StepReport
 
 # An `up` that succeeds or gives up has done so by then.
@@ -47,11 +47,11 @@ def own_turn(state: Path, report: StepReport, *, insists: bool = False) -> Itera
 
 
 def _waited_for(lock: IO[str], state: Path, report: StepReport, *, insists: bool) -> bool:
-    if _taken(lock):
+    if taken(lock):
         return True
     report(f"waiting for {_holder(lock)}")
     deadline = time.monotonic() + (_INSISTS_S if insists else _WAIT_S)
-    while not _taken(lock):
+    while not taken(lock):
         if time.monotonic() > deadline:
             if insists:
                 return False
@@ -60,14 +60,6 @@ def _waited_for(lock: IO[str], state: Path, report: StepReport, *, insists: bool
                 "end it, then try again"
             )
         time.sleep(0.1)
-    return True
-
-
-def _taken(lock: IO[str]) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
     return True
 
 

@@ -26,7 +26,7 @@ from transformer_serving.desk.local.record import (
     with_room,
 )
 from transformer_serving.desk.local.sockets import socket_folder
-from transformer_serving.desk.local.supervision import Supervisor, leftovers
+from transformer_serving.desk.local.supervision import Supervisor, has_leftovers
 
 _ROW = len(fields(Ports))
 
@@ -55,7 +55,7 @@ def check(
     with with_room(state):
         record, running = wanted_record(state, asked)
         # What a crash left behind may be what listens.
-        if not running and not any(True for _ in leftovers(state)):
+        if not running and not has_leftovers(state):
             check_ports(record.listening(), lambda: asked.moving(state))
 
 

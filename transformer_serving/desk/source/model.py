@@ -204,7 +204,7 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
                 f"'{model}' has no '{places[0] / 'model.safetensors'}': where its weights are "
                 "pickles ('pytorch_model.bin'), reading one runs what its writer put into it; "
                 "where you trust the writer, say --allow-pickle; where they are other frameworks' "
-                f"alone, {NOT_READ.removeprefix('and ')}"
+                f"alone, {NOT_READ}"
             )
         if places:
             patterns = [(place / _PICKLED_WEIGHTS).as_posix() for place in places]
@@ -230,7 +230,7 @@ def _check_arrived(model: str, folder: Path, places: Sequence[Path]) -> None:
         if not any((folder / place).glob(_PICKLED_WEIGHTS)):
             raise ConversionRefused(
                 f"'{model}' has neither '{place / 'model.safetensors'}' nor "
-                f"'{place / 'pytorch_model.bin'}', {NOT_READ}"
+                f"'{place / 'pytorch_model.bin'}', and {NOT_READ}"
             )
 
 

@@ -17,13 +17,11 @@ _NO_WEIGHTS = ("training_args.bin", "optimizer.*", "scheduler.*", "rng_state*", 
 # What the packages look for; any other *.safetensors they leave, and read the pickle beside it.
 _SAFE = ("model.safetensors", "model.safetensors.index.json")
 # Modules of sentence-transformers with weights of their own.
+_WEIGHTY = ("Transformer", "Dense", "LayerNorm", "CNN")
 # Weights of other frameworks, which transformers 5 does not read.
 _OTHERS = ("tf_model.h5", "flax_model.msgpack")
-_WEIGHTY = ("Transformer", "Dense", "LayerNorm", "CNN")
-
-
 NOT_READ = (
-    "and TensorFlow's and Flax's are not read; load them with transformers 4 (from_tf=True or "
+    "TensorFlow's and Flax's are not read; load them with transformers 4 (from_tf=True or "
     "from_flax=True) and convert what its save_pretrained writes"
 )
 
@@ -51,7 +49,9 @@ def refuse_others(folder: Path) -> None:
     torch = (*_SAFE, "pytorch_model*.bin")
     found = next((name for name in _OTHERS if (folder / name).is_file()), None)
     if found is not None and not any(any(folder.glob(name)) for name in torch):
-        raise ConversionRefused(f"the weights of '{folder.name}' are '{found}' alone, {NOT_READ}")
+        raise ConversionRefused(
+            f"the weights of '{folder.name}' are '{found}' alone, and {NOT_READ}"
+        )
 
 
 def without_safetensors(folder: Path) -> list[Path]:

@@ -5,7 +5,6 @@ Tested by tests/stack/test_tune.py.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
@@ -20,6 +19,7 @@ from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import check_target, content_of, write_bundle
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.file_lock import taken
 from transformer_serving.desk.interruption import interruptible
 from transformer_serving.desk.local.record import make_private
 from transformer_serving.desk.local.stack import stop
@@ -162,10 +162,8 @@ def _work_folder(state: Path) -> Iterator[Path]:
     """
     make_private(state)
     with (state / "tune.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Failure(f"another tune runs with {state}; wait for it", exit_code=2) from None
+        if not taken(lock):
+            raise Failure(f"another tune runs with {state}; wait for it", exit_code=2)
         work = state / "tune"
         # Before its files go: a run that was killed may have left processes.
         stop(work / "stack", lambda _: None)

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_serving.contract.archives import ArchiveFault, is_archive, unpack
-
-# As much as a preprocess.py may carry.
-_MOST_BYTES = 1 << 30
+from transformer_serving.contract.identity import MAX_DATA_BYTES
 
 
 class CodeCopyError(Exception):
@@ -99,7 +97,8 @@ def _unpack_into(place: Path, file: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="unpacking-", dir=place.parent) as aside:
         folder = Path(aside) / "folder"
-        unpack(file, folder, _MOST_BYTES)
+        # As much as a preprocess.py may carry.
+        unpack(file, folder, MAX_DATA_BYTES)
         try:
             folder.rename(place)
         except OSError:
