@@ -17,6 +17,7 @@ from transformer_serving.desk.export.endpoint_json import LIMITS, limits_of
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PRODUCT = ("transformer_serving", "preprocess", "docker", "benchmarks", "scripts")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 # What stands in a code block or a generated part's comment is no heading.
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -42,6 +43,26 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert target.exists(), target
         if anchor and target.suffix == ".md":
             assert anchor in anchors(target), f"{target.name}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_deploy_behind_containers_or_pods_is_not_one_to_the_embedded_stack(page: Path) -> None:
+    """Which `make up` leaves in .stack, also when it is down."""
+    for block in FENCED.findall(page.read_text("utf-8")):
+        if not re.search(r"^(docker compose|helm) ", block, re.MULTILINE):
+            continue
+        block = block.replace("\\\n", " ")
+        for found in re.finditer(r"transformer-serving deploy .*", block):
+            assert "--state none" in found[0]
+            assert 'eval "$server" &&' in block[: found.start()]
+
+
+def test_nobody_is_sent_to_a_name_on_the_index_that_is_not_ours() -> None:
+    """The project is not on PyPI: whoever registers its name there would be installed."""
+    sent = re.compile(r"install\s+[\"']*\s*[\"']?transformer-serving\b")
+    files = [path for name in PRODUCT for path in (ROOT / name).rglob("*.py")]
+    for path in [*PAGES, *files]:
+        assert not sent.search(path.read_text("utf-8")), path
 
 
 def test_every_page_is_linked_from_the_index() -> None:
