@@ -11,6 +11,8 @@ import pytest
 
 from benchmarks.report import documents
 from benchmarks.runs.results import RESULTS
+from preprocess.answers.spans import MOST_SPANS
+from preprocess.request import MAX_TIMEOUT_MS
 from scripts import decisions_index as index, engine_parameters
 from transformer_serving.desk.export.endpoint_json import LIMITS, limits_of
 
@@ -111,8 +113,18 @@ def test_the_limits_of_a_request_are_those_that_convert_writes() -> None:
     texts = f"at most {LIMITS.max_texts:,} texts ({others})"
     text, together = f"{LIMITS.max_characters:,} characters", f"{LIMITS.max_tokens:,} tokens"
     assert f"{texts}, a text {text}, and all texts together {together}." in page
+    v2 = (ROOT / "docs" / "protocols" / "v2.md").read_text("utf-8")
+    assert f"A request has {texts}, and of text-generation {LIMITS.max_texts:,}" in v2
     shown = f'"limit": {LIMITS.max_texts}, "got": {LIMITS.max_texts + 1}}}'
     assert shown in (ROOT / "docs" / "errors.md").read_text("utf-8")
+
+
+def test_the_refusals_of_the_api_page_have_the_codes_numbers() -> None:
+    page = " ".join((DOCS / "api.md").read_text("utf-8").split())
+    assert f"| `timeout_ms` | whole milliseconds, 1 to {MAX_TIMEOUT_MS:,} (else 400)," in page
+    assert f"`max_seq_len` times `max_answer_len` is above {MOST_SPANS:,}," in page
+    assert f"windows of 4,096 tokens an answer of more than {MOST_SPANS // 4096:,};" in page
+    assert f"a list of at most {LIMITS.max_texts:,} words (else 413)" in page
 
 
 def test_every_stored_result_is_read_by_a_table_or_shown_by_a_page() -> None:

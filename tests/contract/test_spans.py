@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.otlp_receiver import Receiver, receiver

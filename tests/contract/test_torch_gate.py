@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 
 from tests.contract.bundles import with_file, write_bundle
 from tests.contract.test_gate import first, said
