@@ -85,7 +85,7 @@ class Site:
         self.traffic = Traffic(named)
         self.target = RequestedEndpoint("null", None)
         self.queue = open_queue()
-        assert self.queue is not None, "pip install transformer-serving[tracing]"
+        assert self.queue is not None, "install requirements/dev.lock: make test"
         never, always = (Tracing(self.queue, ratio, 0) for ratio in (0.0, 1.0))
         rest = _CALLERS - 1
         self.ways: dict[str, list[Any]] = {

@@ -11,12 +11,15 @@ import pytest
 
 from benchmarks.report import documents
 from benchmarks.runs.results import RESULTS
+from preprocess.answers.spans import MOST_SPANS
+from preprocess.request import MAX_TIMEOUT_MS
 from scripts import decisions_index as index, engine_parameters
 from transformer_serving.desk.export.endpoint_json import LIMITS, limits_of
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PRODUCT = ("transformer_serving", "preprocess", "docker", "benchmarks", "scripts")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 # What stands in a code block or a generated part's comment is no heading.
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -42,6 +45,26 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert target.exists(), target
         if anchor and target.suffix == ".md":
             assert anchor in anchors(target), f"{target.name}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_deploy_behind_containers_or_pods_is_not_one_to_the_embedded_stack(page: Path) -> None:
+    """Which `make up` leaves in .stack, also when it is down."""
+    for block in FENCED.findall(page.read_text("utf-8")):
+        if not re.search(r"^(docker compose|helm) ", block, re.MULTILINE):
+            continue
+        block = block.replace("\\\n", " ")
+        for found in re.finditer(r"transformer-serving deploy .*", block):
+            assert "--state none" in found[0]
+            assert 'eval "$server" &&' in block[: found.start()]
+
+
+def test_nobody_is_sent_to_a_name_on_the_index_that_is_not_ours() -> None:
+    """The project is not on PyPI: whoever registers its name there would be installed."""
+    sent = re.compile(r"install\s+[\"']*\s*[\"']?transformer-serving\b")
+    files = [path for name in PRODUCT for path in (ROOT / name).rglob("*.py")]
+    for path in [*PAGES, *files]:
+        assert not sent.search(path.read_text("utf-8")), path
 
 
 def test_every_page_is_linked_from_the_index() -> None:
@@ -90,8 +113,18 @@ def test_the_limits_of_a_request_are_those_that_convert_writes() -> None:
     texts = f"at most {LIMITS.max_texts:,} texts ({others})"
     text, together = f"{LIMITS.max_characters:,} characters", f"{LIMITS.max_tokens:,} tokens"
     assert f"{texts}, a text {text}, and all texts together {together}." in page
+    v2 = (ROOT / "docs" / "protocols" / "v2.md").read_text("utf-8")
+    assert f"A request has {texts}, and of text-generation {LIMITS.max_texts:,}" in v2
     shown = f'"limit": {LIMITS.max_texts}, "got": {LIMITS.max_texts + 1}}}'
     assert shown in (ROOT / "docs" / "errors.md").read_text("utf-8")
+
+
+def test_the_refusals_of_the_api_page_have_the_codes_numbers() -> None:
+    page = " ".join((DOCS / "api.md").read_text("utf-8").split())
+    assert f"| `timeout_ms` | whole milliseconds, 1 to {MAX_TIMEOUT_MS:,} (else 400)," in page
+    assert f"`max_seq_len` times `max_answer_len` is above {MOST_SPANS:,}," in page
+    assert f"windows of 4,096 tokens an answer of more than {MOST_SPANS // 4096:,};" in page
+    assert f"a list of at most {LIMITS.max_texts:,} words (else 413)" in page
 
 
 def test_every_stored_result_is_read_by_a_table_or_shown_by_a_page() -> None:

@@ -32,6 +32,7 @@ from tests.free_ports import free_ports
 from transformer_serving.control_plane.settings import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy.golden import ask
+from transformer_serving.desk.local.record import Ports, make_private, new_record, save_record
 
 LOCAL, OWN_SERVER, GPUS = "One machine, no account", "With your ClearML server", "GPUs"
 DAILY, SCALED, ROLLED = "From day to day", "N inference containers", "A new image, under load"
@@ -58,7 +59,8 @@ ENDPOINT = "transformer_model"
 
 @dataclass
 class Desk:
-    """A shell in a copy of the working tree, as a user has it after `git clone` and `make up`."""
+    """A shell in a copy of the working tree, as a user has it after `git clone`, `make up` and
+    `make down`."""
 
     root: Path
     project: str
@@ -112,6 +114,9 @@ def desk(
     (root / ".venv").symlink_to(ROOT / ".venv")
     (root / "build").mkdir()
     (root / "build" / "demo").symlink_to(bundles)
+    state = root / ".stack"
+    make_private(state)
+    save_record(state, new_record(state, Ports()))
     port, control_plane = free_ports(2)
     project = f"documented-{os.getpid()}"
     environment = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 
 from tests.contract.bundles import with_file, write_bundle
 from tests.contract.test_gate import first, said
@@ -15,9 +17,10 @@ from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.refusals import require_servable
 from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts
 from transformer_serving.contract.manifest import Manifest
-from transformer_serving.contract.torch_program import TorchProgram, read_program
+from transformer_serving.contract.torch_program import PACKAGES, TorchProgram, read_program
 from transformer_serving.engine.bundle_config import config_faults
 
+ROOT = Path(__file__).parent.parent.parent
 EXPRESSION = "Mul(Integer(2), Symbol('s77', positive=True, integer=True))"
 SIZE = {"as_expr": {"expr_str": EXPRESSION, "hint": {"as_int": 11}}}
 NODE = {"target": "torch.ops.aten.embedding.default", "inputs": [{"name": "n", "arg": SIZE}]}
@@ -75,8 +78,10 @@ def manifest(tmp_path: Path, endpoint_fields: dict[str, Any]) -> Manifest:
 def test_a_server_without_pytorch_is_told_of_the_extra(manifest: Manifest, tmp_path: Path) -> None:
     none = replace(HERE, torch=MISSING)
     message = first(manifest, tmp_path, none)
-    assert "this server has no PyTorch; install the extra 'torch' where Triton runs" in message
-    assert "pip install 'transformer-serving[torch]'" in message
+    assert "this server has no PyTorch; install it where Triton runs: pip install " in message
+    assert f"pip install {PACKAGES}, or" in message
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["optional-dependencies"]["torch"] == shlex.split(PACKAGES)
     with pytest.raises(ContractError, match="has no PyTorch"):
         require_servable(manifest, tmp_path / "model", none, config_faults)
     require_servable(manifest, tmp_path / "model", HERE, config_faults)

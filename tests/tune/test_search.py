@@ -99,6 +99,16 @@ def test_from_a_bad_begin_it_comes_to_the_best(small: Bundle) -> None:
     assert search.judge(best, {"itself": best}) == ()
 
 
+def test_a_setting_that_is_known_is_given_and_nothing_is_turned(small: Bundle) -> None:
+    """As docs/coming-from.md has it: `--from threads=1 --only precision`."""
+    machine = Machine(speed)
+    search = searched(machine, small)
+    best, _ = search.run(knobs_named(("precision",)), BAD)
+    assert best == BAD
+    assert search.judge(best, {"the beginning": BAD}) == ()
+    assert not machine.measured
+
+
 def test_what_is_surely_worse_is_measured_no_further(small: Bundle) -> None:
     found = {}
     for noise in (0.0001, 0.5):

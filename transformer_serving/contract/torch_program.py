@@ -19,8 +19,8 @@ from transformer_serving.contract.fields import Fields, parse_object
 from transformer_serving.contract.torch_graph import graph_fault
 
 GRAPH, WEIGHTS = "program.json", "program.safetensors"
-# The extra of pyproject.toml with what serves such a bundle.
-EXTRA = "torch"
+# What serves such a bundle, as pip takes it: the extra `torch` of pyproject.toml.
+PACKAGES = "'safetensors>=0.5' torch==2.13.0"
 PRECISIONS = ("fp32", "bf16", "fp16")
 _SCHEMA = 1
 _MOST_DIMENSIONS = 8

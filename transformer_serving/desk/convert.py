@@ -30,6 +30,7 @@ from transformer_serving.desk.builders.table import (
 from transformer_serving.desk.builders.tensorrt import require_machine
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
+from transformer_serving.desk.convert_packages import INSTALL
 from transformer_serving.desk.export.endpoint_json import (
     LIMITS,
     endpoint_of,
@@ -292,7 +293,4 @@ def _golden(source: ModelSource, endpoint: Endpoint, files: EngineFiles) -> Gold
 def _check_installed() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConversionRefused(
-            f"converting needs {', '.join(missing)}; install them: "
-            "pip install 'transformer-serving[convert]'"
-        )
+        raise ConversionRefused(f"converting needs {', '.join(missing)}; install them {INSTALL}")

@@ -15,6 +15,7 @@ from benchmarks.runs.rounds import reason
 from benchmarks.servers.site import ROOT
 from transformer_serving.contract.gate.release import same
 from transformer_serving.contract.gate.server_facts import read_gpus
+from transformer_serving.desk.convert_packages import INSTALL
 from transformer_serving.desk.versions.lock import read_lock
 
 # Asked of a machine: None, or what is missing and what would bring it.
@@ -42,7 +43,7 @@ def gpu() -> str | None:
 def torch() -> str | None:
     if importlib.util.find_spec("torch"):
         return None
-    return "PyTorch: pip install 'transformer-serving[convert]'"
+    return f"PyTorch: install it {INSTALL}"
 
 
 def torch_cuda() -> str | None:

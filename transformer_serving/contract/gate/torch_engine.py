@@ -11,7 +11,7 @@ from pathlib import Path
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.release import parts
 from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts
-from transformer_serving.contract.torch_program import EXTRA, GRAPH, WEIGHTS, read_program
+from transformer_serving.contract.torch_program import GRAPH, PACKAGES, WEIGHTS, read_program
 
 
 def torch_faults(folder: Path, names: Sequence[str], server: ServerFacts) -> Iterator[str]:
@@ -19,9 +19,8 @@ def torch_faults(folder: Path, names: Sequence[str], server: ServerFacts) -> Ite
     of them."""
     if server.torch == MISSING:
         yield (
-            f"the bundle's engine is torch, and {server.name} has no PyTorch; install the extra "
-            f"'{EXTRA}' where Triton runs: pip install 'transformer-serving[{EXTRA}]', or convert "
-            "again with another --engine"
+            f"the bundle's engine is torch, and {server.name} has no PyTorch; install it where "
+            f"Triton runs: pip install {PACKAGES}, or convert again with another --engine"
         )
     for name in (GRAPH, WEIGHTS):
         if name not in names:

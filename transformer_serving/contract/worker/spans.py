@@ -27,6 +27,8 @@ log = logging.getLogger("transformer_serving.traces")
 
 SENT, FAILED, DROPPED = "sent", "failed", "dropped"
 _SERVICE = "transformer-serving"
+# The extra `tracing` of pyproject.toml.
+PACKAGES = "opentelemetry-exporter-otlp-proto-http opentelemetry-sdk"
 # OpenTelemetry's own names and defaults.
 _MOST = ("OTEL_BSP_MAX_QUEUE_SIZE", 2048)
 _BATCH = ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)
@@ -62,7 +64,7 @@ def _open() -> SimpleNamespace | None:
     try:
         sender = _Sender()
     except ImportError:
-        log.warning("no spans are sent: install transformer-serving[tracing]")
+        log.warning("no spans are sent: their packages are missing: pip install %s", PACKAGES)
         return None
     shared = SimpleNamespace(
         rows=deque(), most=_number(*_MOST), batch=_number(*_BATCH), dropped=0,

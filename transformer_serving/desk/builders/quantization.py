@@ -14,6 +14,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_serving.desk.convert_packages import INSTALL
 from transformer_serving.desk.failure import ConversionRefused
 
 if TYPE_CHECKING:
@@ -111,9 +112,7 @@ def compressed_openvino(model: Any) -> Any:
 
 def _nncf() -> Any:
     if importlib.util.find_spec("nncf") is None:
-        raise ConversionRefused(
-            "int8 for OpenVINO needs nncf; install it: pip install 'transformer-serving[convert]'"
-        )
+        raise ConversionRefused(f"int8 for OpenVINO needs nncf; install it {INSTALL}")
     import nncf
 
     nncf.set_log_level(logging.ERROR)

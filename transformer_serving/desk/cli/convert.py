@@ -27,6 +27,7 @@ from transformer_serving.desk.cli.options import (
 )
 from transformer_serving.desk.cli.signing import signing
 from transformer_serving.desk.command_line import command_line
+from transformer_serving.desk.convert_packages import INSTALL
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import interruptible
 
@@ -84,9 +85,7 @@ def convert(
             from transformer_serving.desk.convert import ConvertRequest
         except ModuleNotFoundError as error:
             raise Failure(
-                f"convert needs {error.name}; install it: pip install "
-                "'transformer-serving[convert]'",
-                exit_code=2,
+                f"convert needs {error.name}; install it {INSTALL}", exit_code=2
             ) from error
         if len(engines) > 1 and not compare:
             raise Failure(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.error_line import first_line
+from transformer_serving.desk.convert_packages import INSTALL
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.config import check_config
 from transformer_serving.desk.source.foreign_code import refuse_own_tokenizer
@@ -134,8 +135,8 @@ def _check_sentencepiece(folder: Path) -> None:
     ):
         raise ConversionRefused(
             f"the tokenizer of '{folder.name}' is '{found.name}' without a {_FILE}, which "
-            f"transformers reads by the package {_SENTENCEPIECE}; install it: "
-            "pip install 'transformer-serving[convert]'"
+            f"transformers reads by the package {_SENTENCEPIECE}; install it "
+            f"{INSTALL}"
         )
 
 

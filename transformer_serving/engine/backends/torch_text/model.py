@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transformer_serving.contract.torch_program import EXTRA, GRAPH
+from transformer_serving.contract.torch_program import GRAPH, PACKAGES
 from transformer_serving.engine.backends.executor import Runtime
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings
 from transformer_serving.engine.backends.triton_model import TextModel
@@ -26,6 +26,6 @@ class TritonPythonModel(TextModel):
         except ImportError as error:
             raise ModelError(
                 f"package '{error.name}' is missing where Triton runs; install it there: "
-                f"pip install 'transformer-serving[{EXTRA}]'"
+                f"pip install {PACKAGES}"
             ) from None
         return TorchRuntime(path, settings)
