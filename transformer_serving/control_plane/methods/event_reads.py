@@ -115,14 +115,6 @@ def get_task_single_value_metrics(call: Call) -> Document:
     return {"tasks": tasks}
 
 
-def delete_for_task(call: Call) -> Document:
-    with call.store.writing() as transaction:
-        task = call.text("task")
-        _require_owner(transaction, task)
-        transaction.execute("DELETE FROM event WHERE owner = ?", (task,))
-    return {"deleted": True}
-
-
 def _scalars(call: Call, task: str) -> list[Document]:
     """A task's scalars with a value, in the order of their iterations."""
     with call.store.reading() as transaction:
@@ -231,5 +223,4 @@ METHODS: Mapping[str, Handler] = {
     "events.debug_images": debug_images,
     "events.scalar_metrics_iter_histogram": scalar_metrics_iter_histogram,
     "events.get_task_single_value_metrics": get_task_single_value_metrics,
-    "events.delete_for_task": delete_for_task,
 }
