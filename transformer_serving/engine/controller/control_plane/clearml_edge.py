@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -106,7 +105,6 @@ class ClearmlControlPlane:
         self._told = 0
         self._models: Mapping[str, _Model] = {}
         self._artifacts: Mapping[str, Any] = {}
-        self._started = threading.Event()
         self._lost_adds = LostAdds()
         self._problems: list[Problem] = []
         self._gone_tasks = GoneTasks(keep_tasks_s)
