@@ -91,7 +91,7 @@ class Service:
         # reloads apart, so that no slow one delays putting a lost model back.
         self._sdk = ThreadPoolExecutor(1, "sdk")
         self._sync = Sync(
-            *(control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of),
+            *(control_plane, self._sdk, settings.poll_s, settings.endpoint_filter),
             self._endpoint_of,
         )
         grace_s = settings.grace_s
