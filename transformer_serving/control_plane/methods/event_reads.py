@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import cast
 
-import orjson
-
 from transformer_serving.control_plane.call import Call, Handler
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
-from transformer_serving.control_plane.store import Document, Kind, Transaction
+from transformer_serving.control_plane.store import Document, Kind, Transaction, parsed
 
 _SCALAR = "training_stats_scalar"
 _MAX_BATCH = 10_000
@@ -59,14 +57,14 @@ def get_task_log(call: Call) -> Document:
         total = transaction.rows(
             "SELECT count(*) FROM event WHERE owner = ? AND type = 'log'", (task,)
         )[0][0]
-    lines = [_parsed(row[0]) for row in (rows if earlier == newest_first else reversed(rows))]
+    lines = [parsed(row[0]) for row in (rows if earlier == newest_first else reversed(rows))]
     return {"events": lines, "returned": len(lines), "total": total}
 
 
 def get_task_plots(call: Call) -> Document:
     last = max(1, call.number("iters", 1))
     rows = _last_iterations(call, [call.text("task")], "plot", last)
-    plots = [_parsed(row) for row in rows]
+    plots = [parsed(row) for row in rows]
     return {"plots": plots, "returned": len(plots), "total": len(plots), "scroll_id": None}
 
 
@@ -123,7 +121,7 @@ def _scalars(call: Call, task: str) -> list[Document]:
             "SELECT doc FROM event WHERE owner = ? AND type = ? ORDER BY iter, number",
             (task, _SCALAR),
         )
-    events = [_parsed(row[0]) for row in rows]
+    events = [parsed(row[0]) for row in rows]
     return [event for event in events if isinstance(event.get("value"), (int, float))]
 
 
@@ -148,7 +146,7 @@ def _x(event: Mapping[str, object], axis: str) -> object:
 def _image_rows(
     call: Call, task: str, selection: Mapping[str, object], last: int
 ) -> list[Document]:
-    rows = [_parsed(row) for row in _last_iterations(call, [task], "training_debug_image", last)]
+    rows = [parsed(row) for row in _last_iterations(call, [task], "training_debug_image", last)]
     metric, variants = selection.get("metric"), selection.get("variants")
     return [
         event
@@ -199,7 +197,7 @@ def _events(call: Call, numbers: Iterable[int]) -> list[Document]:
                 f"SELECT number, doc FROM event WHERE number IN ({','.join('?' * len(some))})",
                 some,
             )
-            found |= {row[0]: _parsed(row[1]) for row in rows}
+            found |= {row[0]: parsed(row[1]) for row in rows}
     return [found[number] for number in wanted if number in found]
 
 
@@ -210,10 +208,6 @@ def _batch_size(call: Call) -> int:
 def _require_owner(transaction: Transaction, owner: str) -> None:
     if all(transaction.get(kind, owner) is None for kind in (Kind.TASK, Kind.MODEL)):
         raise ApiError(ApiFailure.TASK_ID, f"id={owner[:64]}", {"id": owner[:64]})
-
-
-def _parsed(text: object) -> Document:
-    return cast(Document, orjson.loads(cast(str, text)))
 
 
 METHODS: Mapping[str, Handler] = {
