@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from preprocess.request import MAX_TIMEOUT_MS
+from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 
 # Bytes of a body that are looked through.
 _SHORT = 65_536

@@ -10,12 +10,11 @@ from typing import Any
 
 import orjson
 
+from transformer_serving.contract.body_limits import USUAL_ELEMENTS
 from transformer_serving.contract.errors import ServingError
 
 # Blanks before an object that are looked past.
 _BEGIN = 64
-# Of JSON that no gateway has counted: as many elements as it takes by default.
-_MAX_MARKS = 100_000
 
 
 def as_meant(body: Any, fields: Collection[str]) -> Any:
@@ -52,7 +51,8 @@ def _object_with(raw: bytes, fields: Collection[str]) -> dict[str, Any] | None:
     """The JSON object with one of the fields that the bytes are; None of a text."""
     if not raw[:_BEGIN].lstrip().startswith(b"{"):
         return None
-    if sum(map(raw.count, (b",", b"[", b"{"))) > _MAX_MARKS:
+    # No gateway has counted them.
+    if sum(map(raw.count, (b",", b"[", b"{"))) > USUAL_ELEMENTS:
         return None
     try:
         # It takes no class of ours.

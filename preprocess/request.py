@@ -8,11 +8,10 @@ from typing import Any, NamedTuple, Protocol
 from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import Parameters, is_unicode
 from preprocess.raw_body import refuse_json, text_of
+from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.fields import kind_of
-
-MAX_TIMEOUT_MS = 86_400_000
 
 
 class Request(NamedTuple):

@@ -106,10 +106,10 @@ class Tab:
             more = text if kind == "keyDown" else {}
             self.call("Input.dispatchKeyEvent", type=kind, modifiers=modifiers, **code, **more)
 
-    def resize(self, width: int, height: int, *, scale: float = 1) -> None:
+    def resize(self, width: int, height: int) -> None:
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height,
-            deviceScaleFactor=scale, mobile=False,
+            deviceScaleFactor=1, mobile=False,
         )  # fmt: skip
 
     def prefer(self, scheme: str) -> None:

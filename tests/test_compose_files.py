@@ -14,9 +14,9 @@ import tomllib
 import yaml
 from click.testing import CliRunner
 
-from preprocess.request import MAX_TIMEOUT_MS
 from tests.compose.stock import stock_file
 from transformer_serving.contract import preprocess_settings
+from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.polls import SERVING_POLL

@@ -21,6 +21,7 @@ from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy.golden import ask
 from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.local.free_ports import free_row
+from transformer_serving.desk.local.parts import sdk_variables
 from transformer_serving.desk.local.record import require_record
 from transformer_serving.desk.step_report import StepReport
 
@@ -73,12 +74,7 @@ class Site:
         home.mkdir(parents=True, exist_ok=True)
         return {
             **self.environment,
-            "CLEARML_CACHE_DIR": str(home),
-            "CLEARML_CONFIG_FILE": str(home / "clearml.conf"),
-            "CLEARML_BKG_THREAD_REPORT": "1",
-            "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
-            "CLEARML_TASK_NO_REUSE": "1",
-            "CLEARML_LOG_LEVEL": "WARNING",
+            **sdk_variables(home),
             "TOKENIZERS_PARALLELISM": "false",
             "TRANSFORMER_SERVING_TRITON_HTTP": self.triton,
         }

@@ -20,9 +20,10 @@ from preprocess.dialects.operation import Answered, Asked, Operation, check_repe
 from preprocess.dialects.v2_tensors import Given, parameters_of, read_tensors
 from preprocess.dialects.v2_texts import one_tensor
 from preprocess.parameters import Kind
-from preprocess.request import MAX_TIMEOUT_MS, check_object
+from preprocess.request import check_object
 from preprocess.response import Reply, answer_body
 from preprocess.tensors import Array
+from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.fields import kind_of
 

@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 
 from preprocess.request import wrong
+from transformer_serving.contract.body_limits import USUAL_ELEMENTS
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.fields import kind_of
 
@@ -37,7 +38,7 @@ _LENGTH = struct.Struct("<I")
 _LENGTH_BYTES = _LENGTH.size
 # Of JSON inside of a request's tensors, which the gateway cannot count: as many as it takes by
 # default.
-_MAX_MARKS = 100_000
+_MAX_MARKS = USUAL_ELEMENTS
 # Where an error is; written only when there is one.
 _WHERE = "inputs[{}]"
 _PARAMETERS = f"{_WHERE}.parameters"

@@ -169,7 +169,7 @@ def upgrades() -> list[Raw]:
         head("upgrade to nonsense", b"connection: upgrade\r\nupgrade: " + SECRET, OK),
         Raw("header: upgrade with chunks",
             request(b"POST /serve/ours HTTP/1.1", b"connection: upgrade", b"upgrade: h2c",
-                    framing=CHUNKED, body=_in_chunks(BODY)), OK),
+                    framing=CHUNKED, body=_in_chunks()), OK),
     ]  # fmt: skip
 
 
@@ -204,19 +204,19 @@ def framings() -> list[Raw]:
                 "chunked before gzip": b"chunked, gzip",
             }.items()
         ),
-        framed("chunked twice", CHUNKED + b"\r\n" + CHUNKED, {200, 400}, _in_chunks(BODY)),
+        framed("chunked twice", CHUNKED + b"\r\n" + CHUNKED, {200, 400}, _in_chunks()),
         framed("identity, chunked", b"transfer-encoding: identity, chunked", {200, 400},
-               _in_chunks(BODY)),
-        framed("CHUNKED", b"transfer-encoding: CHUNKED", OK, _in_chunks(BODY)),
+               _in_chunks()),
+        framed("CHUNKED", b"transfer-encoding: CHUNKED", OK, _in_chunks()),
         framed("a space before its colon", b"transfer-encoding : chunked", BAD, hidden),
-        framed("folded", b"transfer-encoding:\r\n chunked", {200, 400}, _in_chunks(BODY)),
+        framed("folded", b"transfer-encoding:\r\n chunked", {200, 400}, _in_chunks()),
         Raw("framing: chunks in HTTP/1.0", request(b"POST /serve/ours HTTP/1.0", framing=CHUNKED,
-            body=_in_chunks(BODY)), {200, 400}),
+            body=_in_chunks()), {200, 400}),
     ]  # fmt: skip
 
 
-def _in_chunks(body: bytes, size: int = 10, form: bytes = b"%x") -> bytes:
-    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+def _in_chunks(size: int = 10, form: bytes = b"%x") -> bytes:
+    pieces = [BODY[at : at + size] for at in range(0, len(BODY), size)]
     return b"".join(form % len(one) + b"\r\n" + one + b"\r\n" for one in pieces) + b"0\r\n\r\n"
 
 
@@ -224,20 +224,20 @@ def chunks() -> list[Raw]:
     whole = b"%x\r\n" % len(BODY) + BODY + b"\r\n"
     large = b"a" * 100_000
     return [
-        chunked("a byte each", _in_chunks(BODY, 1), OK),
-        chunked("sizes in capitals", _in_chunks(BODY, 10, b"%X"), OK),
-        chunked("sizes with zeros", _in_chunks(BODY, 10, b"0000%x"), OK),
-        chunked("an extension", _in_chunks(BODY, 10, b'%x;name="a;b"'), OK),
-        chunked("an extension with a line's end", _in_chunks(BODY, 10, b"%x;a\n"), BAD),
+        chunked("a byte each", _in_chunks(1), OK),
+        chunked("sizes in capitals", _in_chunks(10, b"%X"), OK),
+        chunked("sizes with zeros", _in_chunks(10, b"0000%x"), OK),
+        chunked("an extension", _in_chunks(10, b'%x;name="a;b"'), OK),
+        chunked("an extension with a line's end", _in_chunks(10, b"%x;a\n"), BAD),
         chunked("an extension of 100,000 letters", b"5;" + large + b"\r\naaaaa\r\n0\r\n\r\n",
                 {400, CLOSED}),
         chunked("a size below zero", b"-5\r\naaaaa\r\n0\r\n\r\n", BAD),
-        chunked("a size with 0x", _in_chunks(BODY, 10, b"0x%x"), BAD),
+        chunked("a size with 0x", _in_chunks(10, b"0x%x"), BAD),
         chunked("a size of no digits", b"zz\r\naaaaa\r\n0\r\n\r\n", BAD),
         chunked("no size", b"\r\naaaaa\r\n0\r\n\r\n", BAD),
         chunked("a size of 2^64", b"10000000000000000\r\n" + BODY + b"\r\n0\r\n\r\n", BAD),
-        chunked("a size and a space", _in_chunks(BODY, 10, b"%x "), {200, 400}),
-        chunked("bare line feeds", _in_chunks(BODY).replace(b"\r\n", b"\n"), BAD),
+        chunked("a size and a space", _in_chunks(10, b"%x "), {200, 400}),
+        chunked("bare line feeds", _in_chunks().replace(b"\r\n", b"\n"), BAD),
         chunked("more than the size", b"5\r\n" + BODY + b"\r\n0\r\n\r\n", BAD),
         chunked("no last one", whole, {400, CLOSED}, followed=False),
         chunked("trailers", whole + b"0\r\nx-trailer: a\r\n\r\n", OK),

@@ -21,7 +21,7 @@ from benchmarks.studies.gpu import needs, steps
 from benchmarks.studies.gpu.step_process import StepProcess
 from benchmarks.studies.gpu.steps import DONE, FAILED, MISSING, Step, run_all, run_step
 from tests.engine.triton_server import wait_until
-from transformer_serving.desk.local.supervision import lives
+from transformer_serving.desk.local.leftovers import lives
 
 
 def quiet(line: str) -> None:

@@ -186,13 +186,6 @@ def test_bad_events_are_counted_and_the_good_kept(api: ApiClient) -> None:
     assert send(api)["result_subcode"] == 17
 
 
-def test_delete_for_task(api: ApiClient) -> None:
-    task = api.task()
-    send(api, log(task, 1))
-    assert api.call("events.delete_for_task", task=task) == {"deleted": True}
-    assert api.call("events.get_task_log", task=task)["events"] == []
-
-
 @pytest.mark.parametrize(
     "method", ["get_task_log", "get_task_plots", "get_task_events", "scalar_metrics_iter_histogram"]
 )

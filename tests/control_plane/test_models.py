@@ -111,8 +111,6 @@ def test_metadata(api: ApiClient) -> None:
     api.call("models.add_or_update_metadata", model=model, metadata=[one])
     api.call("models.add_or_update_metadata", model=model, metadata=[two])
     assert api.get_model(model)["metadata"] == {"one": one, "two": two}
-    api.call("models.delete_metadata", model=model, keys=["one"])
-    assert api.get_model(model)["metadata"] == {"two": two}
     replace = {"model": model, "metadata": [one], "replace_metadata": True}
     api.call("models.add_or_update_metadata", **replace)
     assert api.get_model(model)["metadata"] == {"one": one}
@@ -125,8 +123,14 @@ def test_delete_spares_what_a_task_uses(api: ApiClient) -> None:
     answer = api.call("models.delete", model=model, force=True)
     assert answer == {"deleted": True, "url": "http://files/used"}
     assert api.refusal("models.delete", model=model) == (400, 201)
-    many = api.call("models.delete_many", ids=[api.model("other"), "missing"])
-    assert (len(many["succeeded"]), len(many["failed"])) == (1, 1)
+
+
+def test_archived_each_for_itself(api: ApiClient) -> None:
+    model = api.model()
+    archived = api.call("models.archive_many", ids=[model, "missing"])
+    assert archived["succeeded"] == [{"id": model, "archived": True}]
+    assert archived["failed"][0]["error"]["codes"] == [400, 201]
+    assert api.refusal("models.archive_many", ids=[]) == (400, 17)
 
 
 def test_a_later_one_is_newer_also_after_the_clock_was_set_back(

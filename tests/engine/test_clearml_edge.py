@@ -19,7 +19,7 @@ LOOKED = """
     task = Task.create(project_name="looked at", task_name="served", task_type="service")
     plane = clearml_edge.ClearmlControlPlane(task.id)
     pool = ThreadPoolExecutor(1)
-    sync = Sync(plane, pool, 0.0, "*", str, lambda model: None)
+    sync = Sync(plane, pool, 0.0, "*", lambda model: None)
 
     def looked(seconds=60):
         sync.start_when_due(lambda: None)

@@ -44,9 +44,9 @@ def shell(script: str) -> list[str]:
     return ["sh", "-c", script]
 
 
-def wait_for_lines(path: Path, count: int) -> None:
+def wait_for_three_lines(path: Path) -> None:
     deadline = time.monotonic() + BOUND_S
-    while not path.exists() or len(path.read_text().splitlines()) < count:
+    while not path.exists() or len(path.read_text().splitlines()) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -69,8 +69,8 @@ def test_either_is_started_again_and_sigterm_ends_both(
     tritons, controllers = tmp_path / "tritons", tmp_path / "controllers"
 
     def stop() -> None:
-        wait_for_lines(tritons, 3)
-        wait_for_lines(controllers, 3)
+        wait_for_three_lines(tritons)
+        wait_for_three_lines(controllers)
         os.kill(os.getpid(), signal.SIGTERM)
 
     stopping = threading.Thread(target=stop)

@@ -15,7 +15,7 @@ from transformer_serving.engine.controller.control_plane.served import Served
 _NEVER_USED = """
 import sys
 from transformer_serving.engine.controller.control_plane.late import LateControlPlane
-LateControlPlane("0" * 32, "nobody").close()
+LateControlPlane("0" * 32, "nobody", 0.0, None, None, None).close()
 assert "clearml" not in sys.modules
 """
 

@@ -73,7 +73,7 @@ class Looks:
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     plane, pool = ListedEndpoints(), AtOnce()
-    sync = Sync(plane, pool, 1.0, "*", str, lambda model: None)
+    sync = Sync(plane, pool, 1.0, "*", lambda model: None)
     one = Looks(plane, pool, sync, Notices(sync, NOTICE_S))
     monkeypatch.setattr(time, "monotonic", lambda: one.now)
     return one
@@ -136,9 +136,7 @@ class Slow:
     takes_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.sync = Sync(
-            self.looks.plane, self.looks.pool, self.poll_s, "*", str, lambda model: None
-        )
+        self.sync = Sync(self.looks.plane, self.looks.pool, self.poll_s, "*", lambda model: None)
         self.coming: list[tuple[float, Future[Any]]] = []
         self.asked = 0
 

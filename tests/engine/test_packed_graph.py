@@ -23,7 +23,7 @@ from transformer_serving.engine.backends.exported_program import (
     Outputs,
     load_program,
 )
-from transformer_serving.engine.backends.graph_parts import MASK
+from transformer_serving.engine.backends.grouping import MASK
 from transformer_serving.engine.backends.packed_graph import PackedGraph, Unpackable, pack
 from transformer_serving.engine.backends.packed_operators import of_text, text_by_text
 from transformer_serving.engine.backends.packed_texts import Row

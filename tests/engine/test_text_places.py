@@ -15,8 +15,7 @@ from transformer_serving.desk.export.program import Traceable, export_program, w
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.engine.backends.executor import Executor, Graph, RequestFailure
 from transformer_serving.engine.backends.exported_program import LoadedProgram, load_program
-from transformer_serving.engine.backends.graph_parts import MASK
-from transformer_serving.engine.backends.grouping import Arrays, Layout
+from transformer_serving.engine.backends.grouping import MASK, Arrays, Layout
 from transformer_serving.engine.backends.model_settings import TensorSpec
 from transformer_serving.engine.backends.text_places import places_of
 

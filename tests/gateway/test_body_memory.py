@@ -73,13 +73,13 @@ class Caller:
         return self.sent[0]["status"] if self.sent else None
 
 
-def door_of(total: int = TOTAL) -> FrontDoor:
+def door_of() -> FrontDoor:
     processor = Processor({"ours": Response(b"{}"), "raises": KeyError("a"), "other": None})
     for url in ("ours", "raises"):
         processor.built(url, Ours())
     processor.built("other", object())
     chosen = replace(
-        read_settings({}), max_body_bytes=LIMIT, max_body_elements=20, body_memory_bytes=total,
+        read_settings({}), max_body_bytes=LIMIT, max_body_elements=20, body_memory_bytes=TOTAL,
         body_stall_seconds=STALL_S,
     )  # fmt: skip
     return FrontDoor(host_of(processor), chosen)

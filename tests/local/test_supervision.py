@@ -18,6 +18,7 @@ from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import stack, supervision, watchdog
+from transformer_serving.desk.local.leftovers import leftovers, lives
 from transformer_serving.desk.local.record import (
     Ports,
     new_record,
@@ -27,7 +28,7 @@ from transformer_serving.desk.local.record import (
     state_directory,
 )
 from transformer_serving.desk.local.sockets import socket_folder
-from transformer_serving.desk.local.supervision import Process, Supervisor, leftovers, lives
+from transformer_serving.desk.local.supervision import Process, Supervisor
 from transformer_serving.desk.local.watchdog import Watchdog
 from transformer_serving.gateway.access import KEYS_FILE
 from transformer_serving.gateway.settings import WORKERS

@@ -122,16 +122,16 @@ def test_one_that_is_away_is_looked_for_twice_a_second_and_its_return_is_told_at
     assert back <= told <= back + 0.5 + 1e-6
 
 
-def queue_of(client: TritonClient, endpoint: Endpoint, model: str) -> Coalescer:
+def queue_of(client: TritonClient, endpoint: Endpoint) -> Coalescer:
     async def call(inputs: list[Tensor], deadline: float) -> list[Any]:
-        return await client.infer(model, 1, inputs, (), deadline, MOST)
+        return await client.infer("m", 1, inputs, (), deadline, MOST)
 
     queue = Coalescer(
         endpoint,
         call,
         Admission(400_000, 2.0),
-        lambda: client.slots(model, 1, MOST),
-        EndpointFigures(model),
+        lambda: client.slots("m", 1, MOST),
+        EndpointFigures("m"),
     )
     client.queues.add(queue)
     return queue
@@ -169,7 +169,7 @@ def test_one_that_hangs_takes_of_an_endpoint_only_its_own_slots(endpoint: Endpoi
                 await client.infer("busy", 1, INPUTS, (), time.monotonic() + 60)
 
         callers = [asyncio.ensure_future(others()) for _ in range(10)]
-        queue = queue_of(client, endpoint, "m")
+        queue = queue_of(client, endpoint)
         assert (await offer(queue, 1.0)).keys() == {"ok"}
         Playing.hung = {ONE}
         found = await offer(queue, 20.0)
@@ -191,7 +191,7 @@ def test_one_that_lacks_a_model_is_no_place_for_its_calls_until_it_has_it(
         Playing.begin()
         Playing.lacking = {(ONE, "m")}
         client = TritonClient(f"{ONE},{TWO}", Playing)
-        queue = queue_of(client, endpoint, "m")
+        queue = queue_of(client, endpoint)
         await offer(queue, 1.0)
         Playing.most.clear()
         assert client.slots("m", 1, MOST) == MOST
@@ -222,7 +222,7 @@ def test_one_that_lacks_a_model_is_looked_at_while_somebody_waits_and_no_longer(
         Playing.begin()
         Playing.lacking, Playing.hung = {(ONE, "m")}, {TWO}
         client = TritonClient(f"{ONE},{TWO}", Playing)
-        queue = queue_of(client, endpoint, "m")
+        queue = queue_of(client, endpoint)
         began = time.monotonic()
         waiting = [asyncio.ensure_future(ask(queue, 5.0)) for _ in range(100)]
         await asyncio.gather(*waiting)
@@ -251,7 +251,7 @@ def test_calls_that_hang_on_one_that_the_name_no_longer_has_take_no_slots_of_the
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
         client = TritonClient("triton:1", Playing)
-        queue = queue_of(client, endpoint, "m")
+        queue = queue_of(client, endpoint)
         await offer(queue, 1.0)
         Playing.hung = {ONE}
         await offer(queue, 2.0)
@@ -272,7 +272,7 @@ def test_a_call_that_was_carried_to_one_that_hangs_takes_no_slot_of_the_one_that
     async def play() -> Counter[str]:
         Playing.begin()
         client = TritonClient(f"{ONE},{TWO}", Playing)
-        queue = queue_of(client, endpoint, "m")
+        queue = queue_of(client, endpoint)
         await offer(queue, 1.0)
         Playing.hung = {ONE}
         await offer(queue, 2.0)

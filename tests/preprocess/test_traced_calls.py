@@ -133,7 +133,7 @@ def test_calls_that_leave_as_a_triton_is_back_are_in_no_trace_of_who_noticed_tha
         Hearing.heard = []
         Hearing.hung = {TWO}
         getattr(Hearing, why).add(ONE if why == "away" else (ONE, "m"))
-        line = queue_of(TritonClient(f"{ONE},{TWO}", Hearing), endpoint, "m")
+        line = queue_of(TritonClient(f"{ONE},{TWO}", Hearing), endpoint)
         first = await ask(line, 1.0, passage(queue))
         others = [asyncio.ensure_future(ask(line)) for _ in range(20)]
         await asyncio.sleep(5.0)

@@ -23,7 +23,7 @@ import psutil
 import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
-from transformer_serving.desk.local.supervision import leftovers
+from transformer_serving.desk.local.leftovers import leftovers
 
 NOBODY = 65_534
 _ANSWER_S = 15.0

@@ -28,7 +28,7 @@ from tests.stack.faults import (
 )
 from tests.stack.load import load
 from tests.stack.small_bundles import Parts, write_small
-from transformer_serving.desk.local.supervision import leftovers, lives
+from transformer_serving.desk.local.leftovers import leftovers, lives
 from transformer_serving.gateway.server.worker_process import MODULE
 
 pytestmark = pytest.mark.long

@@ -14,8 +14,8 @@ import pytest
 
 from tests.engine.triton_server import wait_until
 from tests.stack.conftest import Stack, started
+from transformer_serving.desk.local.leftovers import leftovers
 from transformer_serving.desk.local.record import MONITORING, require_record
-from transformer_serving.desk.local.supervision import leftovers
 from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB
 from transformer_serving.desk.monitoring.rules import all_alerts
 

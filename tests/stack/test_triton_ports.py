@@ -18,9 +18,9 @@ from tests.stack.conftest import Stack
 from tests.stack.faults import BODY
 from tests.stack.intruder import Found, break_in, code, send, target_of, tcp_ports
 from tests.stack.small_bundles import write_small
+from transformer_serving.desk.local.leftovers import leftovers
 from transformer_serving.desk.local.record import LOOPBACK
 from transformer_serving.desk.local.sockets import socket_folder
-from transformer_serving.desk.local.supervision import leftovers
 
 _FOREIGN = "Host: rebound.example\r\nOrigin: http://foreign.example\r\nContent-Type: text/plain\r\n"
 

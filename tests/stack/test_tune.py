@@ -17,7 +17,7 @@ from tests.stack.load import load
 from tests.stack.small_bundles import TEXT, Parts, write_small
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.env_file import read_env_file
-from transformer_serving.desk.local.supervision import leftovers
+from transformer_serving.desk.local.leftovers import leftovers
 from transformer_serving.engine.backends.model_settings import available_cores
 from transformer_serving.engine.proof.parity_set import read_parity_set
 

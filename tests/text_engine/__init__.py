@@ -105,12 +105,12 @@ def asked(new: int, **parameters: Any) -> dict[str, Any]:
     return {"text": PROMPT, "parameters": {"max_new_tokens": new, **parameters}}
 
 
-def three_tokens(seed: int) -> list[Any]:
-    """The events of `asked(3, seed=seed)`, each token a message."""
+def three_tokens() -> list[Any]:
+    """The events of `asked(3, seed=5)`, each token a message."""
     pieces = [{"index": 0, "text": f" w2{at}"} for at in range(3)]
     end = {
         "index": 0, "text": "", "finish_reason": "length", "prompt_tokens": 3,
-        "generated_tokens": 3, "seed": seed,
+        "generated_tokens": 3, "seed": 5,
     }  # fmt: skip
     return [*pieces, end, "[DONE]"]
 

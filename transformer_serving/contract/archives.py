@@ -66,6 +66,9 @@ class ArchiveFault(ContractError):
 class ArchiveDamaged(ArchiveFault):
     """It cannot be read to its end."""
 
+    def __init__(self, text: str = "it is damaged, and to be uploaded again") -> None:
+        super().__init__(text)
+
 
 class ArchiveTooLarge(ArchiveFault):
     """Its files are more than the caller has room for."""
@@ -111,12 +114,12 @@ def _faults_told() -> Iterator[None]:
     except ArchiveFault:
         raise
     except _DAMAGED as error:
-        raise ArchiveDamaged("it is damaged, and to be uploaded again") from error
+        raise ArchiveDamaged from error
     except OSError as error:
         # Of a place in the archive that is none.
         if error.errno != errno.EINVAL:
             raise
-        raise ArchiveDamaged("it is damaged, and to be uploaded again") from error
+        raise ArchiveDamaged from error
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ class _Entry:
                 left -= len(chunk)
                 target.write(chunk)
         if left:
-            raise ArchiveDamaged("it is damaged, and to be uploaded again")
+            raise ArchiveDamaged
 
 
 def _entries(file: Path, most: int) -> Iterator[_Entry]:
@@ -214,7 +217,7 @@ def _of_tar(file: Path, most: int, sizes: Mapping[str, int]) -> Iterator[_Entry]
             archive.members.clear()
             place = _place(row.name)
             if row.size < 0:
-                raise ArchiveDamaged("it is damaged, and to be uploaded again")
+                raise ArchiveDamaged
             if row.issparse():
                 raise _sparse(row.name)
             if row.isdir():

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from transformer_serving.contract.error_line import in_ascii
 from transformer_serving.contract.errors import ContractError
 
 # Tokens of one block of the cache: what openvino_genai 2026.4 takes on a CPU.
@@ -71,7 +72,7 @@ class EngineParameter:
                 and 1 <= int(value) <= self.high
             )  # fmt: skip
         if not allowed:
-            got = value[:40].encode("ascii", "backslashreplace").decode()
+            got = in_ascii(value[:40])
             raise ContractError(f"parameter '{self.name}' must be {self.limit}, got '{got}'")
         return value
 

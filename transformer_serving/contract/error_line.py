@@ -11,6 +11,11 @@ def one_line(text: object, most: int | None = None) -> str:
     return " ".join(str(text).split())[:most]
 
 
+def in_ascii(text: str) -> str:
+    """Every other character as its escape, for logs that take no other."""
+    return text.encode("ascii", "backslashreplace").decode()
+
+
 def first_line(error: BaseException) -> str:
     """The beginning of its first line; "" where it says nothing."""
     return (str(error).strip().splitlines() or [""])[0][:MOST]

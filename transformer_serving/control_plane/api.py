@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from transformer_serving.contract.body_memory import BodyMemory, Share
-from transformer_serving.control_plane import auth
 from transformer_serving.control_plane.addresses import with_own, without_own
 from transformer_serving.control_plane.auth import API_VERSION, Authority
 from transformer_serving.control_plane.body import parse_body
@@ -32,7 +31,6 @@ from transformer_serving.control_plane.settings import ControlPlaneSettings
 from transformer_serving.control_plane.store import Document
 
 METHODS: Mapping[str, Handler] = {
-    **auth.METHODS,
     **projects.METHODS,
     **tasks.METHODS,
     **task_contents.METHODS,

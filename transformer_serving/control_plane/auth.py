@@ -9,16 +9,13 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import jwt
 
-from transformer_serving.control_plane.call import Call, Handler
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.schema import COMPANY, USER, USER_NAME
 from transformer_serving.control_plane.settings import ControlPlaneSettings
-from transformer_serving.control_plane.store import Document
 
 API_VERSION = "2.31"
 SERVER_VERSION = "2.0.0"
@@ -92,11 +89,6 @@ class Authority:
         return jwt.encode(claims, self._signing, _ALGORITHM)
 
 
-def get_current_user(_call: Call) -> Document:
-    company = {"id": COMPANY, "name": "local"}
-    return {"user": {"id": USER, "name": USER_NAME, "company": company, "role": "user"}}
-
-
 def _lifetime(expiration_sec: str) -> int:
     if not expiration_sec:
         return _DEFAULT_LIFETIME
@@ -123,6 +115,3 @@ def _stored_secret(path: Path) -> bytes:
         file.flush()
         os.fsync(file.fileno())
     return secret
-
-
-METHODS: Mapping[str, Handler] = {"users.get_current_user": get_current_user}

@@ -98,7 +98,7 @@ class Transaction:
 
     def get(self, kind: Kind, identity: str) -> Document | None:
         found = self.rows(f"SELECT doc FROM {kind.table} WHERE id = ?", (identity,))
-        return _document(found[0][0]) if found else None
+        return parsed(found[0][0]) if found else None
 
     def find(
         self, kind: Kind, exact: Mapping[str, Sequence[str]] | None = None
@@ -240,12 +240,13 @@ def _narrowest(kind: Kind, exact: Mapping[str, Sequence[str]]) -> tuple[str | No
     return min(usable, key=lambda pair: len(pair[1])) if usable else (None, [])
 
 
-def _document(text: object) -> Document:
+def parsed(text: object) -> Document:
+    """Of the column `doc`."""
     return cast(Document, orjson.loads(cast(str, text)))
 
 
 def _document_of(row: tuple[object, ...]) -> Document:
-    return _document(row[0])
+    return parsed(row[0])
 
 
 def _exclusive(path: Path) -> int:

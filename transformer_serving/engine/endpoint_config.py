@@ -63,7 +63,7 @@ class EndpointFields:
 
 
 def config_from_endpoint(
-    fields: EndpointFields, *, name: str, framework: str = "", files: Sequence[str] = ()
+    fields: EndpointFields, *, name: str, framework: str = "", files: Sequence[str]
 ) -> ModelConfig:
     """The whole configuration of an endpoint without a bundle. Raises ConfigError.
 

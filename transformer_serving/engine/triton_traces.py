@@ -49,7 +49,7 @@ def receiver(environment: Mapping[str, str]) -> str:
     return of_traces or environment[ENDPOINT.name].rstrip("/") + _PATH
 
 
-def has_mode(tritonserver: Path, run_in: Mapping[str, str] | None = None) -> bool:
+def has_mode(tritonserver: Path, run_in: Mapping[str, str] | None) -> bool:
     try:
         done = subprocess.run(
             [str(tritonserver), "--help"], env=None if run_in is None else dict(run_in),

@@ -72,7 +72,7 @@ def read_access(environment: Mapping[str, str] = os.environ) -> Access:
     """As the environment has it. Raises ValueError for settings that do not go together."""
     access = Access(
         keys_file=_path(environment, KEYS_FILE),
-        open=_switch(environment, OPEN),
+        open=_is_open(environment),
         tls_cert=_path(environment, TLS_CERT),
         tls_key=_path(environment, TLS_KEY),
         tls_client_ca=_path(environment, TLS_CLIENT_CA),
@@ -107,8 +107,8 @@ def _path(environment: Mapping[str, str], setting: AccessSetting) -> Path | None
     return Path(named) if named else None
 
 
-def _switch(environment: Mapping[str, str], setting: AccessSetting) -> bool:
-    value = environment.get(setting.name, "")
+def _is_open(environment: Mapping[str, str]) -> bool:
+    value = environment.get(OPEN.name, "")
     if value not in ("", "0", "1"):
-        raise ValueError(f"{setting.name} must be 1, 0 or empty")
+        raise ValueError(f"{OPEN.name} must be 1, 0 or empty")
     return value == "1"

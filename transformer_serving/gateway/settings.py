@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from transformer_serving.contract.body_limits import USUAL_ELEMENTS
 from transformer_serving.contract.setting import Setting, TextSetting
 
 MAX_BODY_BYTES = Setting(
@@ -18,7 +19,7 @@ MAX_BODY_BYTES = Setting(
 )
 MAX_BODY_ELEMENTS = Setting(
     "TRANSFORMER_SERVING_MAX_BODY_ELEMENTS",
-    "100000",
+    str(USUAL_ELEMENTS),
     1,
     2**31 - 1,
     "Lists, objects and values in a JSON body; one with more is answered with 413, unparsed.",

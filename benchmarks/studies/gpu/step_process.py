@@ -16,7 +16,7 @@ from types import FrameType
 
 import psutil
 
-from transformer_serving.desk.local.supervision import end_processes
+from transformer_serving.desk.local.leftovers import end_processes
 from transformer_serving.desk.step_report import StepReport
 
 # In the environment of the process, and so of all that it starts, daemons included.

@@ -155,8 +155,8 @@ def test_ranks_may_swap_below_the_tolerance_only() -> None:
 
 def test_a_rank_may_differ_at_a_cut_only_where_two_are_level() -> None:
     every = [{"index": 0, "score": 0.50001}, {"index": 1, "score": 0.5}, {"index": 2, "score": 0.4}]
-    check_best("rerank", [every[1]], every)
+    check_best([every[1]], every)
     with pytest.raises(Unequal):
-        check_best("rerank", [every[2]], every)
+        check_best([every[2]], every)
     with pytest.raises(Unequal):
-        check_best("rerank", [{"index": 2, "score": 0.5}], every)
+        check_best([{"index": 2, "score": 0.5}], every)

@@ -182,6 +182,6 @@ def test_similarity_and_rerank_of_a_cross_encoder(folders: Any, name: str, activ
         inputs = {"query": one, "texts": many}
         ours = ranked.answer({"inputs": inputs, "parameters": parameters})
         assert len(ours) == min(top_k, len(many))
-        check_best("rerank", ours, every)
+        check_best(ours, every)
 
     check()

@@ -57,7 +57,7 @@ def vllm(settings: Any) -> Asker:
 
 async def test_text_and_a_stream_of_it(vllm: Asker) -> None:
     assert await vllm.answer(asked(4)) == {"text": "w20 w21 w22 w20 w21 w22 w20"}
-    assert await vllm.events(asked(3, seed=5)) == three_tokens(5)
+    assert await vllm.events(asked(3, seed=5)) == three_tokens()
 
 
 async def test_several_tokens_of_one_message_are_counted(vllm: Asker) -> None:

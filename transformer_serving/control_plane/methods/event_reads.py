@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import cast
 
-import orjson
-
 from transformer_serving.control_plane.call import Call, Handler
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
-from transformer_serving.control_plane.store import Document, Kind, Transaction
+from transformer_serving.control_plane.store import Document, Kind, Transaction, parsed
 
 _SCALAR = "training_stats_scalar"
 _MAX_BATCH = 10_000
@@ -59,14 +57,14 @@ def get_task_log(call: Call) -> Document:
         total = transaction.rows(
             "SELECT count(*) FROM event WHERE owner = ? AND type = 'log'", (task,)
         )[0][0]
-    lines = [_parsed(row[0]) for row in (rows if earlier == newest_first else reversed(rows))]
+    lines = [parsed(row[0]) for row in (rows if earlier == newest_first else reversed(rows))]
     return {"events": lines, "returned": len(lines), "total": total}
 
 
 def get_task_plots(call: Call) -> Document:
     last = max(1, call.number("iters", 1))
     rows = _last_iterations(call, [call.text("task")], "plot", last)
-    plots = [_parsed(row) for row in rows]
+    plots = [parsed(row) for row in rows]
     return {"plots": plots, "returned": len(plots), "total": len(plots), "scroll_id": None}
 
 
@@ -115,14 +113,6 @@ def get_task_single_value_metrics(call: Call) -> Document:
     return {"tasks": tasks}
 
 
-def delete_for_task(call: Call) -> Document:
-    with call.store.writing() as transaction:
-        task = call.text("task")
-        _require_owner(transaction, task)
-        transaction.execute("DELETE FROM event WHERE owner = ?", (task,))
-    return {"deleted": True}
-
-
 def _scalars(call: Call, task: str) -> list[Document]:
     """A task's scalars with a value, in the order of their iterations."""
     with call.store.reading() as transaction:
@@ -131,7 +121,7 @@ def _scalars(call: Call, task: str) -> list[Document]:
             "SELECT doc FROM event WHERE owner = ? AND type = ? ORDER BY iter, number",
             (task, _SCALAR),
         )
-    events = [_parsed(row[0]) for row in rows]
+    events = [parsed(row[0]) for row in rows]
     return [event for event in events if isinstance(event.get("value"), (int, float))]
 
 
@@ -156,7 +146,7 @@ def _x(event: Mapping[str, object], axis: str) -> object:
 def _image_rows(
     call: Call, task: str, selection: Mapping[str, object], last: int
 ) -> list[Document]:
-    rows = [_parsed(row) for row in _last_iterations(call, [task], "training_debug_image", last)]
+    rows = [parsed(row) for row in _last_iterations(call, [task], "training_debug_image", last)]
     metric, variants = selection.get("metric"), selection.get("variants")
     return [
         event
@@ -207,7 +197,7 @@ def _events(call: Call, numbers: Iterable[int]) -> list[Document]:
                 f"SELECT number, doc FROM event WHERE number IN ({','.join('?' * len(some))})",
                 some,
             )
-            found |= {row[0]: _parsed(row[1]) for row in rows}
+            found |= {row[0]: parsed(row[1]) for row in rows}
     return [found[number] for number in wanted if number in found]
 
 
@@ -220,10 +210,6 @@ def _require_owner(transaction: Transaction, owner: str) -> None:
         raise ApiError(ApiFailure.TASK_ID, f"id={owner[:64]}", {"id": owner[:64]})
 
 
-def _parsed(text: object) -> Document:
-    return cast(Document, orjson.loads(cast(str, text)))
-
-
 METHODS: Mapping[str, Handler] = {
     "events.get_task_events": get_task_events,
     "events.get_task_log": get_task_log,
@@ -231,5 +217,4 @@ METHODS: Mapping[str, Handler] = {
     "events.debug_images": debug_images,
     "events.scalar_metrics_iter_histogram": scalar_metrics_iter_histogram,
     "events.get_task_single_value_metrics": get_task_single_value_metrics,
-    "events.delete_for_task": delete_for_task,
 }

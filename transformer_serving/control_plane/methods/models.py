@@ -95,16 +95,6 @@ def add_or_update_metadata(call: Call) -> Document:
     return {"updated": 1}
 
 
-def delete_metadata(call: Call) -> Document:
-    keys = set(call.texts("keys"))
-    with call.store.writing() as transaction:
-        model = require(transaction, call.text("model"))
-        present = cast(Document, model.get("metadata") or {})
-        model["metadata"] = {key: item for key, item in present.items() if key not in keys}
-        _save(transaction, model, content=True)
-    return {"updated": 1}
-
-
 def set_ready(call: Call) -> Document:
     with call.store.writing() as transaction:
         model = require(transaction, call.text("model"))
@@ -117,12 +107,13 @@ def set_ready(call: Call) -> Document:
 
 def delete(call: Call) -> Document:
     with call.store.writing() as transaction:
-        url = _delete(transaction, call, call.text("model"))
-    return {"deleted": True, "url": url}
-
-
-def delete_many(call: Call) -> Document:
-    return each(call, lambda t, identity: {"deleted": True, "url": _delete(t, call, identity)})
+        model = require(transaction, call.text("model"))
+        identity = str(model["id"])
+        users = 0 if call.flag("force") else number_of_users(transaction, identity)
+        if users:
+            raise ApiError(ApiFailure.MODEL_IN_USE, "use force=true", {"num_tasks": users})
+        transaction.remove(Kind.MODEL, identity)
+    return {"deleted": True, "url": model.get("uri")}
 
 
 def archive_many(call: Call) -> Document:
@@ -230,15 +221,6 @@ def _publish_task(transaction: Transaction, call: Call, model: Document) -> Docu
     return {"id": task["id"], "data": {"updated": 1, "fields": changed}}
 
 
-def _delete(transaction: Transaction, call: Call, identity: str) -> object:
-    model = require(transaction, identity)
-    users = 0 if call.flag("force") else number_of_users(transaction, identity)
-    if users:
-        raise ApiError(ApiFailure.MODEL_IN_USE, "use force=true", {"num_tasks": users})
-    transaction.remove(Kind.MODEL, identity)
-    return model.get("uri")
-
-
 def _set_archived(transaction: Transaction, identity: str, wanted: bool) -> Document:
     model = require(transaction, identity)
     model["system_tags"] = archived(model, wanted)
@@ -261,10 +243,8 @@ METHODS: Mapping[str, Handler] = {
     "models.edit": edit,
     "models.update": update,
     "models.add_or_update_metadata": add_or_update_metadata,
-    "models.delete_metadata": delete_metadata,
     "models.set_ready": set_ready,
     "models.delete": delete,
-    "models.delete_many": delete_many,
     "models.archive_many": archive_many,
     "models.unarchive_many": unarchive_many,
 }

@@ -125,11 +125,19 @@ def delete_hyper_params(call: Call) -> Document:
 
 
 def get_hyper_params(call: Call) -> Document:
-    def flat(task: Document) -> list[object]:
-        sections = cast(dict[str, Document], section(task, "hyperparams"))
-        return [item for _, part in sorted(sections.items()) for item in part.values()]
+    identities = call.texts("tasks")
 
-    return {"params": _of_tasks(call, "hyperparams", flat)}
+    def read(transaction: Transaction) -> list[Document]:
+        found = {str(t["id"]): t for t in transaction.find(Kind.TASK, {"id": identities})}
+        missing = [identity for identity in identities if identity not in found]
+        if missing:
+            raise ApiError(ApiFailure.TASK_ID, f"{len(missing)} of {len(identities)} do not exist")
+        return [
+            {"task": one, "hyperparams": _hyper_params(found[one])}
+            for one in dict.fromkeys(identities)
+        ]
+
+    return {"params": call.store.read(read)}
 
 
 def edit_configuration(call: Call) -> Document:
@@ -146,26 +154,6 @@ def edit_configuration(call: Call) -> Document:
     return {"updated": _edit(call, change)}
 
 
-def delete_configuration(call: Call) -> Document:
-    names = call.texts("configuration")
-
-    def change(task: Document) -> None:
-        for name in names:
-            section(task, "configuration").pop(name, None)
-
-    return {"deleted": _edit(call, change)}
-
-
-def get_configurations(call: Call) -> Document:
-    names = call.texts("names") if call.data.get("names") else None
-
-    def flat(task: Document) -> list[object]:
-        present = section(task, "configuration")
-        return [present[name] for name in sorted(present) if names is None or name in names]
-
-    return {"configurations": _of_tasks(call, "configuration", flat)}
-
-
 def _edit(call: Call, change: Callable[[Document], None], anytime: bool = False) -> int:
     """One atomic change of a task that may be edited; `anytime` skips the status check."""
     with call.store.writing() as transaction:
@@ -179,19 +167,9 @@ def _edit(call: Call, change: Callable[[Document], None], anytime: bool = False)
     return 1
 
 
-def _of_tasks(
-    call: Call, field: str, flat: Callable[[Document], list[object]]
-) -> list[dict[str, object]]:
-    identities = call.texts("tasks")
-
-    def read(transaction: Transaction) -> list[dict[str, object]]:
-        found = {str(t["id"]): t for t in transaction.find(Kind.TASK, {"id": identities})}
-        missing = [identity for identity in identities if identity not in found]
-        if missing:
-            raise ApiError(ApiFailure.TASK_ID, f"{len(missing)} of {len(identities)} do not exist")
-        return [{"task": one, field: flat(found[one])} for one in dict.fromkeys(identities)]
-
-    return call.store.read(read)
+def _hyper_params(task: Document) -> list[object]:
+    sections = cast(dict[str, Document], section(task, "hyperparams"))
+    return [item for _, part in sorted(sections.items()) for item in part.values()]
 
 
 def _section_of(item: Mapping[str, object]) -> str:
@@ -218,6 +196,4 @@ METHODS: Mapping[str, Handler] = {
     "tasks.delete_hyper_params": delete_hyper_params,
     "tasks.get_hyper_params": get_hyper_params,
     "tasks.edit_configuration": edit_configuration,
-    "tasks.delete_configuration": delete_configuration,
-    "tasks.get_configurations": get_configurations,
 }

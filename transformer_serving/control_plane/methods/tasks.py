@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from transformer_serving.control_plane.call import Call, Handler, each, get_all as answer_all
+from transformer_serving.control_plane.call import Call, Handler, get_all as answer_all
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods import projects
 from transformer_serving.control_plane.methods.cleanup import Removal, answer_fields, clean_up
@@ -21,10 +21,8 @@ from transformer_serving.control_plane.schema import (
     TASK_FIELDS,
     TASK_TYPES,
     TASK_UPDATE_FIELDS,
-    archived,
     new_id,
     new_task,
-    now,
     pick,
     tags,
 )
@@ -126,22 +124,6 @@ def delete(call: Call) -> Document:
     return {"deleted": True, "events": {}, **answer_fields(call, removal)}
 
 
-def delete_many(call: Call) -> Document:
-    def work(transaction: Transaction, identity: str) -> Mapping[str, object]:
-        removal = _delete(transaction, call, identity)
-        return {"deleted": True, **answer_fields(call, removal)}
-
-    return each(call, work)
-
-
-def archive_many(call: Call) -> Document:
-    return each(call, lambda t, identity: _set_archived(t, identity, True))
-
-
-def unarchive_many(call: Call) -> Document:
-    return each(call, lambda t, identity: _set_archived(t, identity, False))
-
-
 def _insert(transaction: Transaction, fields: Document) -> str:
     task = new_task(new_id())
     if fields.get("type") not in TASK_TYPES:
@@ -211,14 +193,6 @@ def _delete(transaction: Transaction, call: Call, identity: str) -> Removal:
     return removal
 
 
-def _set_archived(transaction: Transaction, identity: str, wanted: bool) -> Document:
-    task = require(transaction, identity)
-    task["system_tags"] = archived(task, wanted)
-    task["status_changed"] = now()
-    save(transaction, task, report=False)
-    return {"archived" if wanted else "unarchived": True}
-
-
 def _without_outputs(execution: object, data: Mapping[str, object]) -> Document:
     copy: Document = dict(execution) if isinstance(execution, dict) else {}
     overrides = data.get("execution_overrides")
@@ -244,7 +218,4 @@ METHODS: Mapping[str, Handler] = {
     "tasks.update": update,
     "tasks.clone": clone,
     "tasks.delete": delete,
-    "tasks.delete_many": delete_many,
-    "tasks.archive_many": archive_many,
-    "tasks.unarchive_many": unarchive_many,
 }

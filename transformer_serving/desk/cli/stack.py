@@ -112,7 +112,7 @@ def _what_goes_on_told(state: Path, typed: str) -> Iterator[None]:
     """After Ctrl-C, of what keeps its ports and its memory although this command has ended."""
     from transformer_serving.desk.command_line import command_line
     from transformer_serving.desk.deploy.time_limit import Interrupted
-    from transformer_serving.desk.local.supervision import has_leftovers
+    from transformer_serving.desk.local.leftovers import has_leftovers
 
     try:
         yield

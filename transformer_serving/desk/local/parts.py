@@ -195,8 +195,12 @@ def _clearml(state: Path, record: StackRecord, part: str) -> dict[str, str]:
     home = state / "clearml" / part
     home.mkdir(parents=True, exist_ok=True)
     _keep(home / "clearml.conf", SDK_CONFIGURATION)
+    return clearml_environment(record) | sdk_variables(home)
+
+
+def sdk_variables(home: Path) -> dict[str, str]:
+    """How the SDK behaves in a part whose files of ClearML are in `home`."""
     return {
-        **clearml_environment(record),
         "CLEARML_CACHE_DIR": str(home),
         "CLEARML_CONFIG_FILE": str(home / "clearml.conf"),
         "CLEARML_BKG_THREAD_REPORT": "1",

@@ -19,6 +19,7 @@ from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
 from transformer_serving.desk.local.environment import unheard
+from transformer_serving.desk.local.leftovers import has_leftovers, sweep
 from transformer_serving.desk.local.open_triton import open_tritons
 from transformer_serving.desk.local.parts import BY_NAME, parts_of
 from transformer_serving.desk.local.record import (
@@ -34,7 +35,7 @@ from transformer_serving.desk.local.record import (
     with_room,
 )
 from transformer_serving.desk.local.sockets import remove_sockets_of
-from transformer_serving.desk.local.supervision import Supervisor, has_leftovers, stopped, sweep
+from transformer_serving.desk.local.supervision import Supervisor, stopped
 from transformer_serving.desk.local.turn import own_turn
 from transformer_serving.desk.local.wanted import Asked, check_ports, provided, wanted_record
 from transformer_serving.desk.step_report import StepReport

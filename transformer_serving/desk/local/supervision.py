@@ -1,4 +1,4 @@
-"""Keeping the parts alive with supervisord: start, ask, stop, and sweep up after a crash.
+"""Keeping the parts alive with supervisord: start, ask, and stop.
 
 supervisord because it restarts what dies, stops process groups in reverse order, rotates logs,
 answers over a local socket, and has been kept for two decades (docs/decisions/stack.md).
@@ -8,15 +8,13 @@ Tested by tests/local/test_supervision.py and tests/stack/test_faults.py.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import os
-import socket
 import subprocess
 import sys
 import time
 import xmlrpc.client
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -29,13 +27,11 @@ from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import UnixConnection
 from transformer_serving.desk.local.environment import environment_of_parts
+from transformer_serving.desk.local.leftovers import SUPERVISOR, supervisor_socket, sweep
 from transformer_serving.desk.local.parts import PARTS
-from transformer_serving.desk.local.record import sockets_of, write_private
+from transformer_serving.desk.local.record import write_private
 
-# Of the supervisor, which ends the parts one after the other.
-_STOP_S = 40.0
 _RPC_S = 60.0
-_SUPERVISOR = "supervisor.supervisord"
 # Its variables of where its socket and the Python of its parts are.
 _LISTENER, _PYTHON = "TRANSFORMER_SERVING_SUPERVISOR_SOCKET", "TRANSFORMER_SERVING_PART_PYTHON"
 # What asking a supervisor raises that is not there, or leaves.
@@ -116,7 +112,7 @@ class _UnixTransport(xmlrpc.client.Transport):
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
         # Where close() looks for it.
-        self._connection = host, UnixConnection(_socket(self._state), _RPC_S)
+        self._connection = host, UnixConnection(supervisor_socket(self._state), _RPC_S)
         return self._connection[1]
 
     def request(self, *arguments: Any, **named: Any) -> Any:
@@ -161,12 +157,12 @@ class Supervisor:
         config = self.state / "supervisord.conf"
         write_private(config, configuration())
         done = subprocess.run(
-            [sys.executable, "-P", "-m", _SUPERVISOR, "-c", str(config)],
+            [sys.executable, "-P", "-m", SUPERVISOR, "-c", str(config)],
             cwd=self.state,
             env={
                 **environment_of_parts(os.environ, settings),
                 MARK: str(self.state),
-                _LISTENER: str(_socket(self.state)),
+                _LISTENER: str(supervisor_socket(self.state)),
                 _PYTHON: sys.executable,
             },
             capture_output=True,
@@ -217,108 +213,10 @@ class Supervisor:
         """Stop all parts in reverse order and the supervisor itself; processes swept up."""
         swept = sweep(self.state)
         (self.state / "supervisor.pid").unlink(missing_ok=True)
-        _socket(self.state).unlink(missing_ok=True)
+        supervisor_socket(self.state).unlink(missing_ok=True)
         return swept
 
 
 def stopped(state: Path) -> str:
     """By a `down` that has waited long enough for an `up`."""
     return f"the stack was stopped meanwhile; start it again with '{command_line('up', state)}'"
-
-
-def _socket(state: Path) -> Path:
-    return sockets_of(state) / "supervisor.sock"
-
-
-def leftovers(state: Path) -> Iterator[psutil.Process]:
-    """Processes of this stack, its supervisor and also those that one has left by a crash."""
-    for process in psutil.process_iter():
-        try:
-            if _is(process.environ().get(MARK), state) or _supervises(process, state):
-                yield process
-        except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
-            continue
-
-
-def has_leftovers(state: Path) -> bool:
-    return any(True for _ in leftovers(state))
-
-
-def _is(named: str | None, state: Path) -> bool:
-    """Also in the spelling of the folder's name with which an older kit started."""
-    return named is not None and (named == str(state) or os.path.realpath(named) == str(state))
-
-
-def sweep(state: Path) -> int:
-    """End what there is of the stack, politely, then by force; how many a crash had left.
-
-    The supervisor first: it ends the parts in their order, and would start again what ends before.
-    """
-    supervisors = [process for process in leftovers(state) if _supervises(process, state)]
-    end_processes(supervisors, _STOP_S, lambda: _wake(state))
-    left = list(leftovers(state))
-    end_processes(left, 8.0)
-    return 0 if supervisors else len(left)
-
-
-def _supervises(process: psutil.Process, state: Path) -> bool:
-    """Also one that an older kit started without the mark."""
-    try:
-        command = process.cmdline()
-    except psutil.Error:
-        return False
-    return _SUPERVISOR in command and _is(command[-1], state / "supervisord.conf")
-
-
-def _wake(state: Path) -> None:
-    """Have it look at once whether a part has ended, which it does once a second otherwise."""
-    with contextlib.suppress(OSError, Failure), socket.socket(socket.AF_UNIX) as caller:
-        caller.settimeout(1)
-        caller.connect(str(_socket(state)))
-
-
-def end_processes(
-    processes: list[psutil.Process],
-    patience_s: float,
-    meanwhile: Callable[[], None] = lambda: None,
-) -> None:
-    """Asked first, and killed where they live on for longer than `patience_s`."""
-    for process in processes:
-        _signal(process, force=False)
-    alive = _wait_for_end(processes, patience_s, meanwhile)
-    for process in alive:
-        _signal(process, force=True)
-    _wait_for_end(alive, 2.0)
-
-
-def _signal(process: psutil.Process, *, force: bool) -> None:
-    try:
-        if force:
-            process.kill()
-        else:
-            process.terminate()
-    except psutil.NoSuchProcess:
-        return
-
-
-def _wait_for_end(
-    processes: list[psutil.Process],
-    seconds: float,
-    meanwhile: Callable[[], None] = lambda: None,
-) -> list[psutil.Process]:
-    """Those that live on."""
-    deadline = time.monotonic() + seconds
-    while alive := [process for process in processes if lives(process)]:
-        if time.monotonic() > deadline:
-            break
-        meanwhile()
-        time.sleep(0.05)
-    return alive
-
-
-def lives(process: psutil.Process) -> bool:
-    """One that only waits to be collected does not: in a container nobody may come for it."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -16,6 +16,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
 from transformer_serving.desk.local.environment import check_libpython, check_settings
 from transformer_serving.desk.local.free_ports import free_row
+from transformer_serving.desk.local.leftovers import has_leftovers
 from transformer_serving.desk.local.record import (
     LOOPBACK,
     Ports,
@@ -26,7 +27,7 @@ from transformer_serving.desk.local.record import (
     with_room,
 )
 from transformer_serving.desk.local.sockets import socket_folder
-from transformer_serving.desk.local.supervision import Supervisor, has_leftovers
+from transformer_serving.desk.local.supervision import Supervisor
 
 _ROW = len(fields(Ports))
 

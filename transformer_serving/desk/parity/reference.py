@@ -172,10 +172,15 @@ def _feature_extractor(source: ModelSource, endpoint: Endpoint) -> Ask:
 
 
 def _sentence_model(source: ModelSource, endpoint: Endpoint) -> Any:
-    import torch
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(
+    return _loaded(SentenceTransformer, source, endpoint)
+
+
+def _loaded(kind: Callable[..., Any], source: ModelSource, endpoint: Endpoint) -> Any:
+    import torch
+
+    model = kind(
         str(source.folder),
         device="cpu",
         trust_remote_code=False,
@@ -228,17 +233,9 @@ def _set_lengths_of_sides(transformer: Any, longest: int | None, ours: int) -> N
 
 
 def _cross_encoder(source: ModelSource, endpoint: Endpoint) -> Any:
-    import torch
     from sentence_transformers import CrossEncoder
 
-    model = CrossEncoder(
-        str(source.folder),
-        device="cpu",
-        trust_remote_code=False,
-        model_kwargs={"dtype": torch.float32},
-    )
-    _set_length(model, endpoint)
-    return model
+    return _loaded(CrossEncoder, source, endpoint)
 
 
 def _cross_scores(model: Any, text: str, others: Sequence[str]) -> list[float]:

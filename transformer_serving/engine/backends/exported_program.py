@@ -25,7 +25,7 @@ from transformer_serving.contract.torch_program import WEIGHTS, TorchProgram, re
 Call = Sequence[NDArray[Any]]
 Outputs = list[NDArray[Any]]
 
-_EMBEDDING = "aten.embedding.default"
+EMBEDDING = "aten.embedding.default"
 # What stands between a text's ids and the table that they are looked up in: ids it leaves.
 _CONVERSIONS = (
     "aten.to.dtype",
@@ -120,7 +120,7 @@ def _id_limits(exported: Any, program: TorchProgram) -> Iterator[tuple[str, int]
     }
     least: dict[str, int] = {}
     for node in exported.graph.nodes:
-        if node.op != "call_function" or str(node.target) != _EMBEDDING:
+        if node.op != "call_function" or str(node.target) != EMBEDDING:
             continue
         table, ids = node.args[0], node.args[1]
         while ids.op == "call_function" and str(ids.target) in _CONVERSIONS:

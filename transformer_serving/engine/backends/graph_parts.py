@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch.fx import Graph, GraphModule, Node
 
-MASK = "attention_mask"
+from transformer_serving.engine.backends.grouping import MASK
+
 # Masks are tried with so many tokens, or as many as a text has at most: no window is wider.
 _LEAST_TOKENS = 2048
 # Of texts by which it is seen which of their tokens are picked.

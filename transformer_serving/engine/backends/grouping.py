@@ -20,6 +20,7 @@ FREE_TOKENS = 32
 WASTE = 0.125
 
 TOKENS = "tokens"
+MASK = "attention_mask"
 # Inputs whose second axis is their own (contract.heads); that of all others is the tokens'.
 EXTRA_INPUTS = ("mask_positions", "candidates")
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from transformer_serving.contract.error_line import in_ascii
+
 DTYPES = {
     "TYPE_BOOL": "bool",
     "TYPE_UINT8": "uint8",
@@ -73,14 +75,14 @@ class ModelSettings:
         """A parameter that is a count; 0 and absent mean the default."""
         text = self.parameters.get(name, "").strip() or "0"
         if not text.isdigit():
-            raise ModelError(f"parameter '{name}' must be a whole number, got '{_ascii(text)}'")
+            raise ModelError(f"parameter '{name}' must be a whole number, got '{in_ascii(text)}'")
         return int(text) or default
 
     def choice(self, name: str, allowed: Iterable[str], default: str) -> str:
         value = self.parameters.get(name, "").strip() or default
         if value not in allowed:
             raise ModelError(
-                f"parameter '{name}' must be one of {', '.join(allowed)}, got '{_ascii(value)}'"
+                f"parameter '{name}' must be one of {', '.join(allowed)}, got '{in_ascii(value)}'"
             )
         return value
 
@@ -152,8 +154,8 @@ def find_model(folder: Path, settings: ModelSettings, names: tuple[str, ...]) ->
         return single[0]
     found = ", ".join(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ""
     raise ModelError(
-        f"model file '{_ascii(wanted[0])}' is missing in version {folder.name} "
-        f"(found: {_ascii(found) or 'nothing'}); upload the model again"
+        f"model file '{in_ascii(wanted[0])}' is missing in version {folder.name} "
+        f"(found: {in_ascii(found) or 'nothing'}); upload the model again"
     )
 
 
@@ -165,22 +167,18 @@ def check_tensors(
     for spec in configured:
         own = known.get(spec.name)
         if own is None:
-            names = ", ".join(_ascii(name) for name in known)
-            raise ModelError(f"{kind} '{_ascii(spec.name)}' is not in the model; it has: {names}")
+            names = ", ".join(in_ascii(name) for name in known)
+            raise ModelError(f"{kind} '{in_ascii(spec.name)}' is not in the model; it has: {names}")
         if own.dtype != spec.dtype:
             raise ModelError(
-                f"{kind} '{_ascii(spec.name)}' is {own.dtype} in the model and {spec.dtype} in the "
-                f"configuration; set its type to {own.dtype}"
+                f"{kind} '{in_ascii(spec.name)}' is {own.dtype} in the model and {spec.dtype} in "
+                f"the configuration; set its type to {own.dtype}"
             )
         if len(own.dims) != len(spec.dims) or any(
             mine != theirs and mine > 0 and theirs > 0
             for mine, theirs in zip(own.dims, spec.dims, strict=False)
         ):
             raise ModelError(
-                f"{kind} '{_ascii(spec.name)}' has dims {list(own.dims)} in the model and "
+                f"{kind} '{in_ascii(spec.name)}' has dims {list(own.dims)} in the model and "
                 f"{list(spec.dims)} in the configuration (batch included)"
             )
-
-
-def _ascii(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()

@@ -12,6 +12,7 @@ from typing import Any
 from onnxruntime import ExecutionMode, GraphOptimizationLevel, InferenceSession, SessionOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from transformer_serving.contract.error_line import in_ascii, one_line
 from transformer_serving.engine.backends.executor import Graph, RequestFailure
 from transformer_serving.engine.backends.grouping import Arrays
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings, TensorSpec
@@ -107,4 +108,4 @@ def _spec(node: Any) -> TensorSpec:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).encode("ascii", "backslashreplace").decode()[:300]
+    return in_ascii(one_line(error))[:300]

@@ -11,6 +11,8 @@ from __future__ import annotations
 import sys
 from functools import cache
 
+from transformer_serving.contract.error_line import in_ascii
+
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 import openvino  # noqa: E402
@@ -32,4 +34,4 @@ def core() -> openvino.Core:
 def cause_of(error: Exception) -> str:
     """The last line of OpenVINO's message, in ASCII; the others are places in its code."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[-1].encode("ascii", "backslashreplace").decode()
+    return in_ascii((lines or [type(error).__name__])[-1])

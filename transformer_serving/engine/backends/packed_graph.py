@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch.fx import Graph, GraphModule, Node
 
-from transformer_serving.engine.backends.exported_program import LoadedProgram
-from transformer_serving.engine.backends.graph_parts import MASK, Parts
+from transformer_serving.engine.backends.exported_program import EMBEDDING, LoadedProgram
+from transformer_serving.engine.backends.graph_parts import Parts
 from transformer_serving.engine.backends.graph_sizes import (
     Kind,
     Sizes,
@@ -32,7 +32,7 @@ from transformer_serving.engine.backends.graph_sizes import (
     listed,
     rank,
 )
-from transformer_serving.engine.backends.grouping import TOKENS, axis_of
+from transformer_serving.engine.backends.grouping import MASK, TOKENS, axis_of
 from transformer_serving.engine.backends.packed_operators import (
     Attention,
     first_of_text,
@@ -44,8 +44,6 @@ from transformer_serving.engine.backends.token_operators import POINTWISE, VIEWS
 
 # The end of a slice that has none.
 _NO_END = 2**31
-
-_EMBEDDING = "aten.embedding.default"
 
 # An operator's value in the packed graph and what it is over; None for what is not known.
 Made = tuple[Node, Kind] | None
@@ -162,7 +160,7 @@ class _Packing:
         their tables leave a text."""
         tables: dict[Node, list[int]] = {}
         for node in self.nodes:
-            if node.op == "call_function" and str(node.target) == _EMBEDDING:
+            if node.op == "call_function" and str(node.target) == EMBEDDING:
                 table, source = argument(node, 0), argument(node, 1)
                 if self.sizes.of_tokens(source) and not self._of_values(source):
                     tables.setdefault(source, []).append(int(table.meta["val"].shape[0]))
@@ -290,7 +288,7 @@ class _Packing:
 
 
 _RULES: dict[str, Callable[[_Packing, Node], Made]] = {
-    _EMBEDDING: _Packing.lookup,
+    EMBEDDING: _Packing.lookup,
     "aten.scaled_dot_product_attention.default": _Packing.attend,
     "aten.sum.dim_IntList": _Packing.sum,
     "aten.select.int": _Packing.select,

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from transformer_serving.engine.backends.executor import Graph, RequestFailure, Runtime
 from transformer_serving.engine.backends.grouping import (
     EXTRA_INPUTS,
+    MASK,
     TOKENS,
     Arrays,
     Layout,
     axis_of,
 )
 
-MASK = "attention_mask"
 _SHORT, _LONG = 5, 8
 # What each axis counts in the short and in the long run; no pair is like another.
 _SIZES = {TOKENS: (_SHORT, _LONG), **{name: (2 + i, 3 + i) for i, name in enumerate(EXTRA_INPUTS)}}

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 import torch
 from torch.fx import Node
 
-from transformer_serving.engine.backends.exported_program import LoadedProgram
+from transformer_serving.engine.backends.exported_program import EMBEDDING, LoadedProgram
 from transformer_serving.engine.backends.graph_parts import Parts
 
-_EMBEDDING = "aten.embedding.default"
 # Whichever id a model has for padding, one of these is another: padding moves no position.
 _IDS = (1, 2)
 
@@ -29,7 +28,7 @@ def places_of(loaded: LoadedProgram) -> int | None:
     parts = Parts(loaded.module, dict(zip(inputs, names, strict=True)))
     rows: dict[Node, int] = {}
     for node in nodes:
-        if node.op == "call_function" and str(node.target) == _EMBEDDING:
+        if node.op == "call_function" and str(node.target) == EMBEDDING:
             table, source = node.args[0], node.args[1]
             if source not in inputs:
                 size = int(table.meta["val"].shape[0])

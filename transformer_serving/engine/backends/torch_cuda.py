@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transformer_serving.contract.error_line import first_line
+from transformer_serving.contract.error_line import first_line, in_ascii
 from transformer_serving.engine.backends.exported_program import Call, LoadedProgram, Outputs
 from transformer_serving.engine.backends.model_settings import DeviceFailed
 from transformer_serving.engine.backends.usual_shapes import Shape, UsualShapes
@@ -147,7 +147,7 @@ def fetched(output: torch.Tensor) -> torch.Tensor:
 
 def device_failed(error: torch.AcceleratorError) -> DeviceFailed:
     """A GPU's context does not come back from an error of its own."""
-    said = first_line(error).encode("ascii", "backslashreplace").decode()
+    said = in_ascii(first_line(error))
     return DeviceFailed(
         f"the GPU failed ({said}); where it fails at every load, install a build of PyTorch with "
         f"kernels for this GPU in place of {torch.__version__}, or see what `dmesg` says of the GPU"

@@ -24,7 +24,7 @@ from transformer_serving.engine.backends.exported_program import (
     Outputs,
     load_program,
 )
-from transformer_serving.engine.backends.graph_parts import MASK
+from transformer_serving.engine.backends.grouping import MASK
 from transformer_serving.engine.backends.model_settings import DeviceFailed
 from transformer_serving.engine.backends.packed_graph import (
     Index,

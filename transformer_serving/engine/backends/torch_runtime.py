@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from transformer_serving.contract.error_line import named_line
+from transformer_serving.contract.error_line import in_ascii, named_line
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.torch_program import WEIGHTS, ProgramTensor
 from transformer_serving.engine.backends.executor import Graph, RequestFailure
@@ -84,7 +84,7 @@ def open_calls(path: Path, gpu: int | None, *, packed: bool = True) -> Opened:
     if packed:
         calls, reason = open_packed(path, program, device, padded)
         if calls is None:
-            device.remark(f"texts of a call are padded to one length: {_ascii(reason)}")
+            device.remark(f"texts of a call are padded to one length: {in_ascii(reason)}")
     return Opened(program, calls or padded, packed=calls is not None, remarks=device.remarks)
 
 
@@ -105,7 +105,7 @@ class TorchRuntime:
         except Exception as error:
             raise ModelError(
                 f"model file '{path.name}' cannot be loaded by PyTorch {torch.__version__} "
-                f"({_ascii(named_line(error))}); convert again"
+                f"({in_ascii(named_line(error))}); convert again"
             ) from None
         program, self._calls = opened.program, opened.calls
         self.packed, self.remarks = opened.packed, opened.remarks
@@ -125,7 +125,7 @@ class TorchRuntime:
         if isinstance(found, Exception):
             # An id without a row in its table, which the graph has behind some arithmetic.
             invalid = isinstance(found, IndexError)
-            said = _ascii(named_line(found))
+            said = in_ascii(named_line(found))
             return RequestFailure(f"PyTorch failed on this input: {said}", invalid=invalid)
         return {
             spec.name: np.ascontiguousarray(array)
@@ -143,7 +143,3 @@ def _check_weights(path: Path) -> None:
 
 def _spec(tensor: ProgramTensor) -> TensorSpec:
     return TensorSpec(tensor.name, tensor.dtype, tensor.dims)
-
-
-def _ascii(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()

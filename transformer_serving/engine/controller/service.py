@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
 from transformer_serving.engine.controller.deployment import Deployment
@@ -92,7 +91,7 @@ class Service:
         # reloads apart, so that no slow one delays putting a lost model back.
         self._sdk = ThreadPoolExecutor(1, "sdk")
         self._sync = Sync(
-            *(control_plane, self._sdk, settings.poll_s, settings.endpoint_filter, reason_of),
+            *(control_plane, self._sdk, settings.poll_s, settings.endpoint_filter),
             self._endpoint_of,
         )
         grace_s = settings.grace_s
@@ -221,7 +220,7 @@ class Service:
             if model == PROOF_MODEL:
                 job = self._prover.clear
             elif isinstance(action, Remove):
-                fingerprint, job = REMOVAL, _bind(self._deployment.remove, model)
+                fingerprint, job = REMOVAL, partial(self._deployment.remove, model)
             elif record is not None:
                 job = self._job_of(action, record, now)
             self._begin(model, action, fingerprint, job)
@@ -229,10 +228,10 @@ class Service:
     def _job_of(self, action: Action, record: ModelRecord, now: float) -> Callable[[], None]:
         steps = self._deployment
         if isinstance(action, Reload):
-            return _bind(steps.reload, record)
+            return partial(steps.reload, record)
         if isinstance(action, Withdraw):
-            return _bind(steps.triton.unload, record.model)
-        return _bind(steps.retire, record, now)
+            return partial(steps.triton.unload, record.model)
+        return partial(steps.retire, record, now)
 
     def _claim(self, model: str, action: Action) -> bool:
         if isinstance(action, Remove):
@@ -248,7 +247,7 @@ class Service:
             self._fetches.start(served, record)
             return
         try:
-            job = _bind(self._deployment.take, served, record, fetched)
+            job = partial(self._deployment.take, served, record, fetched)
             self._begin(model, Prepare(), served.fingerprint, job)
         except BaseException:
             self._repository.discard(model, fetched.token)
@@ -322,10 +321,6 @@ class Service:
     def _report(self, text: str) -> None:
         """To ClearML, whose calls may block."""
         self._sdk.submit(self._control_plane.report, text)
-
-
-def _bind(step: Callable[..., None], *arguments: Any) -> Callable[[], None]:
-    return lambda: step(*arguments)
 
 
 def _nothing() -> None:

@@ -15,6 +15,7 @@ from concurrent.futures import Executor, Future
 
 from transformer_serving.contract.naming import SERVED, name_fault
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Problem, Served
+from transformer_serving.engine.controller.failures import reason_of
 
 _log = logging.getLogger(__name__)
 # A sync that takes longer is shown as an error: the SDK never gives up, it only comes back late.
@@ -26,8 +27,8 @@ _COUNTS_S = 1.0, 5.0
 class Sync:
     """`wanted` maps Triton models to endpoints, None before the first answer.
 
-    `last` is when it was last answered, `error` why it is not now; `reason_of` words one. `serving`
-    is the endpoint that a model was loaded for, None where it never was.
+    `last` is when it was last answered, `error` why it is not now. `serving` is the endpoint
+    that a model was loaded for, None where it never was.
     """
 
     def __init__(
@@ -36,14 +37,12 @@ class Sync:
         pool: Executor,
         poll_s: float,
         endpoint_filter: str,
-        reason_of: Callable[[BaseException], str],
         serving: Callable[[str], str | None],
     ) -> None:
         self._control_plane = control_plane
         self._pool = pool
         self._poll_s = poll_s
         self._filter = endpoint_filter
-        self._reason_of = reason_of
         self._serving = serving
         self._asked: Future[Sequence[Served]] | None = None
         self._started = float("-inf")
@@ -89,7 +88,7 @@ class Sync:
         if error is None:
             self._take_up(asked.result())
             return True
-        reason = self._reason_of(error)
+        reason = reason_of(error)
         if reason != self.error:
             _log.error("control plane: %s", reason)
         self.error, self._uncounted_s = reason, float("inf")

@@ -12,11 +12,11 @@ import orjson
 from google.protobuf import json_format  # type: ignore[import-untyped]  # no stubs wanted
 from tritonclient.grpc import service_pb2 as messages
 
+from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.settings import MAX_BODY_ELEMENTS
 
 HEADER = "inference-header-content-length"
-_MAX_TIMEOUT_MS = 86_400_000
 _LENGTH_BYTES = 4
 # Where a message has what is not raw.
 _CONTENTS = {
@@ -85,7 +85,7 @@ def body_of(request: Any, seconds_left: float | None) -> tuple[bytes, bytes]:
         # Whether they are raw to the caller or not: to read numbers from JSON takes long.
         parameters["binary_data_output"] = True
     if seconds_left is not None:
-        left_ms = min(max(1, int(1000 * seconds_left)), _MAX_TIMEOUT_MS)
+        left_ms = min(max(1, int(1000 * seconds_left)), MAX_TIMEOUT_MS)
         named_ms = parameters.get("timeout_ms", left_ms)
         # What is no number stays, to be refused.
         parameters["timeout_ms"] = min(named_ms, left_ms) if type(named_ms) is int else named_ms

@@ -121,12 +121,12 @@ class WorkerLoop(uvloop.Loop):
 class Handover(_native.CallbackScheduler):  # type: ignore[misc]
     """Starts a task for every request in the loop that runs, and is called in another thread."""
 
-    def __new__(cls, answer: Answer, turns_away: TurnsAway | None = None) -> Handover:
+    def __new__(cls, answer: Answer, turns_away: TurnsAway | None) -> Handover:
         loop = asyncio.get_running_loop()
         made: Handover = super().__new__(cls, loop, answer, None, None, None)
         return made
 
-    def __init__(self, answer: Answer, turns_away: TurnsAway | None = None) -> None:
+    def __init__(self, answer: Answer, turns_away: TurnsAway | None) -> None:
         self._answer = answer
         self._turns_away = turns_away
         self._new: dict[Arrival, None] = {}

@@ -20,9 +20,7 @@ _PAUSE_S = 0.1
 
 def listen(host: str, port: int, backlog: int) -> socket.socket:
     """On a TCP port, 0 for any. Raises OSError."""
-    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    family, kind, protocol, address = _address(host, port)
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -41,9 +39,7 @@ def hold(host: str, port: int) -> socket.socket:
 
     Who holds it takes no connection.
     """
-    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    family, kind, protocol, address = _address(host, port)
     # With SO_REUSEPORT a port would be shared with another program's workers without a word.
     with socket.socket(family, kind, protocol) as alone:
         alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -100,6 +96,14 @@ def listen_on_socket(path: Path, backlog: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _address(host: str, port: int) -> tuple[int, int, int, object]:
+    """What to make a socket of, and where it is bound."""
+    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    return family, kind, protocol, address
 
 
 def _bind(listener: socket.socket, address: object) -> None:

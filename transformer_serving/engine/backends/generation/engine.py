@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate, takewhile
 
 from transformer_serving.contract.engine_parameters import SPARE_BLOCKS
-from transformer_serving.contract.error_line import named_line
+from transformer_serving.contract.error_line import in_ascii, named_line
 from transformer_serving.contract.generation import Finish
 from transformer_serving.engine.backends.generation.calls import Call, CallRefused, Fault
 from transformer_serving.engine.backends.generation.sequences import (
@@ -296,4 +296,4 @@ class Engine:
 
 def _line(error: BaseException) -> str:
     """Of the characters that the stub's log takes."""
-    return named_line(error).encode("ascii", "backslashreplace").decode()
+    return in_ascii(named_line(error))

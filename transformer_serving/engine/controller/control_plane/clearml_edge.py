@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ from clearml.backend_api.session import Session
 from clearml.backend_api.session.session import LoginError
 from clearml.config import ConfigWrapper
 
-from transformer_serving.contract.naming import AUTO_UPDATED, name_fault, triton_model_name
+from transformer_serving.contract.naming import triton_model_name
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
 from transformer_serving.contract.worker.sdk_patience import (
@@ -33,6 +32,7 @@ from transformer_serving.contract.worker.sdk_patience import (
 from transformer_serving.engine.controller.control_plane import serving_configuration
 from transformer_serving.engine.controller.control_plane.gone_tasks import GoneTasks
 from transformer_serving.engine.controller.control_plane.lost_adds import LostAdds
+from transformer_serving.engine.controller.control_plane.problems import found_problems
 from transformer_serving.engine.controller.control_plane.served import Problem, Served
 from transformer_serving.engine.controller.control_plane.verification import Refused
 from transformer_serving.engine.controller.figures import read_figures
@@ -54,14 +54,6 @@ with hidden_frameworks():
 parse_sections_once()
 wait_between_tries()
 _PAGE = 500
-_LOST = (
-    "another writer at the same time undid its last 'clearml-serving model add'; add it again, "
-    "only one writer at a time"
-)
-_DOUBLED = (
-    "its model and another endpoint's have one address, so the later upload replaced the earlier "
-    "one's bytes; upload them again, each with a --destination of its own"
-)
 # With the SDK's own 240 tries and pauses of two minutes a call comes back long after the API is
 # there again. A call that used up these tries (6 s) is begun anew by the SDK, without end.
 _TRIES = ("total", "connect", "read", "redirect", "status")
@@ -106,7 +98,6 @@ class ClearmlControlPlane:
         self._told = 0
         self._models: Mapping[str, _Model] = {}
         self._artifacts: Mapping[str, Any] = {}
-        self._started = threading.Event()
         self._lost_adds = LostAdds()
         self._problems: list[Problem] = []
         self._gone_tasks = GoneTasks(keep_tasks_s)
@@ -121,40 +112,13 @@ class ClearmlControlPlane:
         ours = {url: ep for url, ep in found.items() if ep.engine_type == "triton"}
         self._artifacts = dict(task.artifacts)
         self._models = _read_models(task, {ep.model_id for ep in ours.values() if ep.model_id})
-        self._problems = self._found_problems(task, found)
+        uris = {model: known.uri for model, known in self._models.items()}
+        self._problems = found_problems(task, found, uris, self._lost_adds)
         self._gone_tasks.delete_when_due(task)
         return [self._served(url, endpoint) for url, endpoint in ours.items()]
 
     def problems(self) -> Sequence[Problem]:
         return self._problems
-
-    def _found_problems(self, task: Task, found: Mapping[str, ModelEndpoint]) -> list[Problem]:
-        watched = task.get_configuration_object_as_dict("model_monitoring") or {}
-        plain = {ep.serving_url.strip("/"): ep.model_id or "" for ep in found.values()}
-        versioned = [ep.serving_url.strip("/") for ep in found.values() if ep.version]
-        entries = {
-            row.name: row.model for row in (task.data.models and task.data.models.input) or ()
-        }
-        others = [name.strip("/") for name in watched]
-        lost = self._lost_adds.look(entries, plain, versioned, others)
-        # Two models of one address: the bytes are those of the later upload.
-        addresses: dict[str, list[str]] = {}
-        for model, known in self._models.items():
-            addresses.setdefault(known.uri, []).append(model)
-        doubled = {model for ids in addresses.values() if len(ids) > 1 for model in ids}
-        return [
-            *(Problem(f"{name} (lost)", "", model, _LOST) for name, model in lost),
-            *(
-                Problem(f"{url} (overwritten)", "", endpoint.model_id, _DOUBLED)
-                for url, endpoint in found.items()
-                if endpoint.model_id in doubled
-            ),
-            *(
-                Problem(name, "", "", fault)
-                for name in watched
-                if (fault := name_fault(name, AUTO_UPDATED))
-            ),
-        ]
 
     @contextlib.contextmanager
     def model(self, served: Served) -> Iterator[LocalCopy]:

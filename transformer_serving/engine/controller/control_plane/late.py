@@ -27,10 +27,10 @@ class LateControlPlane:
         self,
         serving_id: str,
         name: str,
-        keep_tasks_s: float = 0.0,
-        model_cache: Path | None = None,
-        downloads: Path | None = None,
-        room: Room | None = None,
+        keep_tasks_s: float,
+        model_cache: Path | None,
+        downloads: Path | None,
+        room: Room | None,
     ) -> None:
         self._order = (serving_id, name, keep_tasks_s, model_cache, downloads, room)
         self._importing = threading.Lock()

@@ -84,7 +84,7 @@ def read_machine(triton: str, repository: Path) -> Machine:
         "vllm": installed("vllm"),
         "torch": installed("torch"),
     }
-    cpu = _first_processor(_CPU_INFO)
+    cpu = _first_processor()
     return Machine(
         processor=_stated(cpu, _MODEL) or "unknown processor",
         features=hashlib.sha256(
@@ -108,9 +108,9 @@ def _environment(repository: Path) -> Mapping[str, str]:
         return os.environ
 
 
-def _first_processor(path: Path) -> Mapping[str, str]:
+def _first_processor() -> Mapping[str, str]:
     try:
-        block = path.read_text("utf-8", "replace").split("\n\n", 1)[0]
+        block = _CPU_INFO.read_text("utf-8", "replace").split("\n\n", 1)[0]
     except OSError:
         return {}
     rows = (line.split(":", 1) for line in block.splitlines() if ":" in line)

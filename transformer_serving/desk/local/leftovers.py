@@ -1,0 +1,121 @@
+"""The processes of a stack, also those that one has left by a crash: found, and ended.
+
+Tested by tests/local/test_supervision.py and tests/stack/test_faults.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+from transformer_serving.contract.stack_line import MARK
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.record import sockets_of
+
+SUPERVISOR = "supervisor.supervisord"
+# Of the supervisor, which ends the parts one after the other.
+_STOP_S = 40.0
+
+
+def supervisor_socket(state: Path) -> Path:
+    return sockets_of(state) / "supervisor.sock"
+
+
+def leftovers(state: Path) -> Iterator[psutil.Process]:
+    """Processes of this stack, its supervisor and also those that one has left by a crash."""
+    for process in psutil.process_iter():
+        try:
+            if _is(process.environ().get(MARK), state) or _supervises(process, state):
+                yield process
+        except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+
+
+def has_leftovers(state: Path) -> bool:
+    return any(True for _ in leftovers(state))
+
+
+def _is(named: str | None, state: Path) -> bool:
+    """Also in the spelling of the folder's name with which an older kit started."""
+    return named is not None and (named == str(state) or os.path.realpath(named) == str(state))
+
+
+def sweep(state: Path) -> int:
+    """End what there is of the stack, politely, then by force; how many a crash had left.
+
+    The supervisor first: it ends the parts in their order, and would start again what ends before.
+    """
+    supervisors = [process for process in leftovers(state) if _supervises(process, state)]
+    end_processes(supervisors, _STOP_S, lambda: _wake(state))
+    left = list(leftovers(state))
+    end_processes(left, 8.0)
+    return 0 if supervisors else len(left)
+
+
+def _supervises(process: psutil.Process, state: Path) -> bool:
+    """Also one that an older kit started without the mark."""
+    try:
+        command = process.cmdline()
+    except psutil.Error:
+        return False
+    return SUPERVISOR in command and _is(command[-1], state / "supervisord.conf")
+
+
+def _wake(state: Path) -> None:
+    """Have it look at once whether a part has ended, which it does once a second otherwise."""
+    with contextlib.suppress(OSError, Failure), socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(1)
+        caller.connect(str(supervisor_socket(state)))
+
+
+def end_processes(
+    processes: list[psutil.Process],
+    patience_s: float,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
+    """Asked first, and killed where they live on for longer than `patience_s`."""
+    for process in processes:
+        _signal(process, force=False)
+    alive = _wait_for_end(processes, patience_s, meanwhile)
+    for process in alive:
+        _signal(process, force=True)
+    _wait_for_end(alive, 2.0)
+
+
+def _signal(process: psutil.Process, *, force: bool) -> None:
+    try:
+        if force:
+            process.kill()
+        else:
+            process.terminate()
+    except psutil.NoSuchProcess:
+        return
+
+
+def _wait_for_end(
+    processes: list[psutil.Process],
+    seconds: float,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> list[psutil.Process]:
+    """Those that live on."""
+    deadline = time.monotonic() + seconds
+    while alive := [process for process in processes if lives(process)]:
+        if time.monotonic() > deadline:
+            break
+        meanwhile()
+        time.sleep(0.05)
+    return alive
+
+
+def lives(process: psutil.Process) -> bool:
+    """One that only waits to be collected does not: in a container nobody may come for it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
