@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import json
 import logging
@@ -46,8 +47,11 @@ _SHARING = {
     f"tests/stack/test_{name}.py": fixture for fixture, names in _STACKS.items() for name in names
 }
 
-# What takes longest, longest first: begun last, it would keep one process busy with the other idle.
-_LONGEST = ("stack",)
+# What takes longest, longest first: begun last, it would keep one process busy and the others idle.
+_LONGEST = (
+    "stack", "every_task", "tests/stack/test_rollout.py", "tests/stack/test_changes.py",
+    "tests/stack/test_storage_and_clock.py", "tests/stack/test_tune.py",
+)  # fmt: skip
 
 # None is the root's name; the others are those that our modules write to.
 _LOGGERS = (
@@ -106,6 +110,9 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     # It needs what is not installed: its bytecode is all that is wanted.
     with contextlib.suppress(ImportError):
         importlib.import_module("schemathesis.reporting.allure")
+    # Tests that collect would look at every object of the libraries each time, for minutes in all.
+    gc.collect()
+    gc.freeze()
 
 
 class LoggerState(NamedTuple):

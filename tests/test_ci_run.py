@@ -43,6 +43,15 @@ def run(
     )
 
 
+def bare(folder: Path) -> str:
+    """A PATH of what every machine has."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for name in TOOLS:
+        (tools / name).symlink_to(str(shutil.which(name)))
+    return str(tools)
+
+
 @pytest.mark.parametrize(
     ("minutes", "left_out"),
     [(0, ()), (53, ()), (54, PARTS[:2]), (67, PARTS[:2]), (68, PARTS)],
@@ -64,14 +73,18 @@ def test_a_part_that_would_end_too_late_is_named_at_the_end(
 
 def test_what_tests_would_be_left_out_without_is_installed(tmp_path: Path) -> None:
     """On a bare machine: a test that has not what it needs is skipped, and the run says nothing."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in TOOLS:
-        (tools / name).symlink_to(str(shutil.which(name)))
-    done = run(tmp_path, 0, installed=(), path=str(tools))
+    done = run(tmp_path, 0, installed=(), path=bare(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = [line.split() for line in done.stdout.splitlines() if "install" in line]
+    log = (tmp_path / "build" / "packages.log").read_text()
+    lines = [line.split() for line in log.splitlines() if "install" in line]
     assert {word for line in lines for word in line[2:] if word[0] != "-"} == PACKAGES
+
+
+def test_packages_that_cannot_be_installed_end_the_run_with_what_apt_said(tmp_path: Path) -> None:
+    done = run(tmp_path, 0, "install", installed=INSTALLED[1:], path=bare(tmp_path))
+    assert done.returncode == 1, done.stdout
+    assert "made install -qq --no-install-recommends apache2-utils" in done.stdout.splitlines()
+    assert "made test" not in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("minutes", [0, 65])

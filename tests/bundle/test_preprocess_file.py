@@ -71,6 +71,7 @@ def look_at_everything() -> None:
     """As a worker does every ten minutes: a long collection meanwhile left out what it saw."""
     gc.unfreeze()
     gc.collect()
+    gc.freeze()
 
 
 def test_it_says_its_bundle_version_in_its_head(write: Any) -> None:

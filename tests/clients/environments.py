@@ -29,8 +29,10 @@ def environment_python(name: str) -> Path:
     digest = hashlib.sha256(wanted.read_bytes() + sys.version.encode()).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest:
         return python
-    venv.create(folder, with_pip=True, clear=True)
-    command = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    # A pip of its own would take longer to install than most lists.
+    venv.create(folder, with_pip=False, clear=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    command = [*pip, "install", "--quiet"]
     done = subprocess.run(
         [*command, "-r", str(wanted)], capture_output=True, text=True, timeout=_INSTALL_S,
         check=False,

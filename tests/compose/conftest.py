@@ -126,21 +126,30 @@ def engine() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def build_secrets() -> dict[str, str]:
+def secrets_of_builds() -> dict[str, str]:
     configuration, certificates = pip_configuration()
     return {"PIP_CONF": str(configuration), "CA_BUNDLE": str(certificates)}
 
 
-@pytest.fixture(scope="session")
-def images(
-    engine: None, build_secrets: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, str]:
-    """The three images, built by the documented command; their names by service."""
+def build_images(folder: Path) -> Compose:
+    """All images of the kit, on what they are based on, by the documented command."""
     make_stand_ins()
-    path = env_file(tmp_path_factory.mktemp("build") / "build.env", build_secrets)
-    compose = Compose("build", path, ["compose.yaml"], 0)
+    compose = Compose(
+        "build", env_file(folder / "build.env", secrets_of_builds()), ["compose.yaml"], 0
+    )
     compose.run("build")
+    return compose
+
+
+@pytest.fixture(scope="session")
+def build_secrets() -> dict[str, str]:
+    return secrets_of_builds()
+
+
+@pytest.fixture(scope="session")
+def images(engine: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The three images; their names by service."""
+    compose = build_images(tmp_path_factory.mktemp("build"))
     services = json.loads(compose.run("config", "--format", "json"))["services"]
     return {name: services[name]["image"] for name in ("inference", "triton", "control-plane")}
 

@@ -10,9 +10,11 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,16 +134,16 @@ def stand_ins(lock: Lock) -> dict[str, StandIn]:
 def make_stand_ins() -> list[str]:
     """Make what is missing; the names of all that are stand-ins."""
     lock = read_lock()
-    made = []
-    for image, stand_in in stand_ins(lock).items():
-        wanted = _recipe(stand_in)
-        found = _label(image)
-        if found == "":
-            continue  # pulled: the real one
-        if found != wanted:
-            _make(image, stand_in, lock, wanted)
-        made.append(image)
-    return made
+    # One with no label of ours was pulled: the real one.
+    found = {image: _label(image) for image in stand_ins(lock)}
+    ours = {image: one for image, one in stand_ins(lock).items() if found[image] != ""}
+    missing = {image: one for image, one in ours.items() if found[image] != _recipe(one)}
+    if missing:
+        install("debootstrap", "xz-utils", "zstd")
+        # Each waits for packages for a good part of its time.
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda image: _make(image, missing[image], lock), missing))
+    return list(ours)
 
 
 def _recipe(stand_in: StandIn) -> str:
@@ -160,9 +162,8 @@ def _label(image: str) -> str | None:
     return str(labels.get(LABEL, ""))
 
 
-def _make(image: str, stand_in: StandIn, lock: Lock, mark: str) -> None:
-    install("debootstrap", "xz-utils", "zstd")
-    folder = BUILD / f"root-{stand_in.suite}"
+def _make(image: str, stand_in: StandIn, lock: Lock) -> None:
+    folder = BUILD / f"root-{re.sub('[^a-z0-9]+', '-', image)}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     run(
@@ -173,14 +174,15 @@ def _make(image: str, stand_in: StandIn, lock: Lock, mark: str) -> None:
     for name in ("var/cache/apt/archives", "var/lib/apt/lists"):
         shutil.rmtree(folder / name, ignore_errors=True)
     changes = [
-        f"LABEL {LABEL}={mark}",
+        f"LABEL {LABEL}={_recipe(stand_in)}",
         *(f"ENV {key}={value}" for key, value in environment.items()),
     ]
     options = [part for change in changes for part in ("--change", change)]
-    archive = subprocess.Popen(["tar", "-C", str(folder), "-c", "."], stdout=subprocess.PIPE)
-    subprocess.run(
-        ["docker", "import", *options, "-", image], stdin=archive.stdout, check=True,
-        capture_output=True,
-    )  # fmt: skip
-    assert archive.wait() == 0
+    tar = ["tar", "-C", str(folder), "-c", "."]
+    with subprocess.Popen(tar, stdout=subprocess.PIPE) as archive:
+        subprocess.run(
+            ["docker", "import", *options, "-", image], stdin=archive.stdout, check=True,
+            capture_output=True,
+        )  # fmt: skip
+    assert archive.returncode == 0
     shutil.rmtree(folder)

@@ -180,6 +180,7 @@ def test_a_full_disk_is_called_one(settings: ControlPlaneSettings) -> None:
         # Others' tests run long collections, after which what is alive is not listed.
         gc.unfreeze()
         store = next(one for one in gc.get_objects() if type(one) is Store and not one._closed)
+        gc.freeze()
         used = store._writer.execute("PRAGMA page_count").fetchone()[0]
         store._writer.execute(f"PRAGMA max_page_count = {used}")
         answers = [api.answer("tasks.create", name="a" * 5000, type="training") for _ in range(9)]
