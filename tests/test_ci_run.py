@@ -79,7 +79,7 @@ def test_images_that_are_not_done_end_with_the_run(tmp_path: Path) -> None:
     """With all that they have started, as their daemon."""
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\nsleep 600 &\nwait\n")
+    python.write_text("#!/bin/sh\nsleep 90 &\nwait\n")
     python.chmod(0o755)
     end, held = os.pipe()
     with open(end, "rb") as pipe:
