@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ PARTS = ("test-stack", "test-compose", "test-clients")
 
 def run(
     folder: Path, minutes: int, failing: str = "", *, installed: Sequence[str] = INSTALLED,
-    path: str = os.environ["PATH"],
+    path: str = os.environ["PATH"], kept: Sequence[int] = (),
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """As if so many minutes had gone before it began."""
     programs = folder / "bin"
@@ -39,8 +40,9 @@ def run(
     copy = shutil.copy(RUN, folder / ".ci" / "run")
     told = {"PATH": f"{programs}:{path}", "SECONDS": str(60 * minutes), "FAILING": failing}
     return subprocess.run(
-        [copy], capture_output=True, text=True, check=False, timeout=120, env=os.environ | told
-    )
+        [copy], capture_output=True, text=True, check=False, timeout=120, env=os.environ | told,
+        pass_fds=kept,
+    )  # fmt: skip
 
 
 def bare(folder: Path) -> str:
@@ -69,6 +71,23 @@ def test_a_part_that_would_end_too_late_is_named_at_the_end(
     for part, line in zip(PARTS, told, strict=True):
         assert any(one.startswith(line) for one in end) == (part in left_out)
     assert ("Nothing is left out." in lines) == (not left_out)
+    # Not begun for containers that are asked nothing.
+    assert (tmp_path / "build" / "images.log").exists() == ("test-stack" not in left_out)
+
+
+def test_images_that_are_not_done_end_with_the_run(tmp_path: Path) -> None:
+    """With all that they have started, as their daemon."""
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nsleep 90 &\nwait\n")
+    python.chmod(0o755)
+    end, held = os.pipe()
+    with open(end, "rb") as pipe:
+        done = run(tmp_path, 0, "test-stack test-failed", kept=[held])
+        os.close(held)
+        assert done.returncode == 1, done.stdout
+        # At its end, that is, when no process holds the other side.
+        assert select.select([pipe], [], [], 60)[0]
 
 
 def test_what_tests_would_be_left_out_without_is_installed(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ beside other tests than before these.
 
 from __future__ import annotations
 
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from tests.compose.machine import docker_engine
 
 
 def main() -> None:
+    # A daemon that stayed would be taken for the machine's own by the next who needs one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with docker_engine(), tempfile.TemporaryDirectory() as folder:
         build_images(Path(folder))
 

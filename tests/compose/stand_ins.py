@@ -180,9 +180,11 @@ def _make(image: str, stand_in: StandIn, lock: Lock) -> None:
     options = [part for change in changes for part in ("--change", change)]
     tar = ["tar", "-C", str(folder), "-c", "."]
     with subprocess.Popen(tar, stdout=subprocess.PIPE) as archive:
-        subprocess.run(
-            ["docker", "import", *options, "-", image], stdin=archive.stdout, check=True,
-            capture_output=True,
+        done = subprocess.run(
+            ["docker", "import", *options, "-"], stdin=archive.stdout, check=True,
+            capture_output=True, text=True,
         )  # fmt: skip
+    # An archive that was cut short makes an image, too; only a whole one gets the name.
     assert archive.returncode == 0
+    run("docker", "tag", done.stdout.strip(), image)
     shutil.rmtree(folder)
