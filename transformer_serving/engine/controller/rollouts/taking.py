@@ -161,9 +161,8 @@ class Rollouts:
     ) -> State:  # fmt: skip
         now = self._now()
         if state is None or state.id != plan.id:
-            return begun(plan, endpoints, now)
-        # The seconds of an outage are no part of a hold, nor of the time to take a promotion over.
-        state = replace(state, since=min(now, state.since + self._workers.missed_s))
+            return replace(begun(plan, endpoints, now), beat_at=now)
+        state = _counted(state, now, self._workers.counted_s)
         known = Known(
             steps=_added(plan, self._workers.told(plan)),
             acked=self._workers.all_have(plan, state, now),
@@ -173,7 +172,7 @@ class Rollouts:
             endpoints=endpoints,
             now=now,
         )
-        return next_state(plan, state, known)
+        return replace(next_state(plan, state, known), beat_at=now)
 
     def _lost_for(self, plan: Plan, rows: Sequence[EndpointStatus]) -> float:
         ready = any(row.endpoint == plan.candidate and row.ready for row in rows)
@@ -203,6 +202,16 @@ class Rollouts:
             is_due = state.is_over and state.outcome == PROMOTED and plan.id not in self._tagged
             if is_due and self._control_plane.tag_model(plan.model_id, _SERVED):
                 self._tagged.add(plan.id)
+
+
+def _counted(state: State, now: float, counted_s: float) -> State:
+    """With its phase's seconds until `now`: those that counted until its last beat, and
+    `counted_s`. An outage, a time without a controller and a clock that was set are none.
+    """
+    if not state.beat_at:
+        # A controller that knows no `beat_at` has written it.
+        return replace(state, since=min(now, state.since))
+    return replace(state, since=now - max(0.0, state.beat_at - state.since) - counted_s)
 
 
 def words_of(plan: Plan, state: State) -> str:
