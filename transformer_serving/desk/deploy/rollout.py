@@ -27,7 +27,7 @@ from transformer_serving.contract.rollout import (
 )
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_canaries, listed_endpoints
-from transformer_serving.desk.deploy.endpoint import add_and_look, check_name, check_triton, upload
+from transformer_serving.desk.deploy.endpoint import add_and_look, check_name, check_triton
 from transformer_serving.desk.deploy.golden import wait_for_golden
 from transformer_serving.desk.deploy.present import note_served
 from transformer_serving.desk.deploy.refusals import Refusals
@@ -41,6 +41,7 @@ from transformer_serving.desk.deploy.rollout_plans import (
 from transformer_serving.desk.deploy.taking_out import taken_out_again
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
+from transformer_serving.desk.deploy.upload import upload
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import key_header
 from transformer_serving.desk.step_report import StepReport
