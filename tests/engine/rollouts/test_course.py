@@ -125,6 +125,13 @@ def test_of_every_step_that_is_over_the_old_bundles_answers_are_kept() -> None:
     assert (told.old_requests, told.old_errors) == (14_000, 13)
 
 
+def test_answers_of_a_later_step_are_not_kept_before_it_is_over() -> None:
+    """An older row was put back, and another controller takes that step anew."""
+    steps = {**served(arm(3_000)), 1: {NEW: arm(4_000), OLD: arm(5_000)}}
+    state = next_state(PLAN, replace(BEGUN, well=True), known(steps=steps))
+    assert (state.step, state.old_requests) == (1, 9_000)
+
+
 @pytest.mark.parametrize(
     ("more", "part"),
     [

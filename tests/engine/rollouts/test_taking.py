@@ -19,8 +19,10 @@ from transformer_serving.contract.rollout import (
     LEAVING,
     NEW,
     OLD,
+    OVER,
     PLANS,
     PROMOTE,
+    PROMOTED,
     PROMOTING,
     RETURNING,
     STATES,
@@ -275,6 +277,43 @@ def test_after_a_controllers_end_another_takes_up_all_that_it_had(clock: Clock) 
         clock.now += 2
     after = read_states(service.items[STATES])
     assert {state.by for state in after.values()}.isdisjoint(state.by for state in before.values())
+
+
+def test_one_that_nobody_takes_yet_holds_no_other_up(clock: Clock) -> None:
+    """Nor is its bundle named as served, as that of the endpoint's rollout before was."""
+    service = Service(PLAN)
+    rollouts = Rollouts(service, poll_s=3600)
+    also, more = (replace(PLAN, id=name, endpoint=name) for name in ("also", "more"))
+    service.items[PLANS] = plans_text([PLAN, also, more])
+    before = State("a0", OVER, outcome=PROMOTED)
+    service.items[STATES] = states_text({"more": before})
+    for beat in range(1, 10):
+        rollouts.take(ready("texts", "texts/77"))
+        assert service.state.beat == beat
+        clock.now += 2
+    assert read_states(service.items[STATES]).keys() == {"more", "texts"}
+    assert service.tags == []
+
+
+def test_of_what_is_written_no_second_counts_twice(clock: Clock) -> None:
+    """Though ClearML is away for what comes after, at each look."""
+
+    class Untagged(Service):
+        def tag_model(self, model: str, tag: str) -> bool:
+            raise EngineError("it did not answer")
+
+    service = Untagged(PLAN)
+    rollouts = Rollouts(service, now=lambda: clock.now)
+    rollouts.take(READY)
+    service.items["endpoints"]["texts"] = {"model_id": "new"}
+    service.items[STATES] = states_text({"texts": replace(service.state, phase=LEAVING)})
+    service.sync("one")
+    began = clock.now
+    for _ in range(29):
+        with pytest.raises(EngineError):
+            rollouts.take(READY)
+        assert service.state.since == began
+        clock.now += 2
 
 
 LOADING: list[list[EndpointStatus]] = [[], ready("texts"), ready("texts/77")]

@@ -187,10 +187,10 @@ def _before(state: State, known: Known) -> Arm:
     """The old bundle at all steps together: at the last one it answers next to nothing. Of workers
     that left while nobody listened, its answers at the steps that are over stand in the state.
     """
-    told = Arm()
-    for arms in known.steps.values():
-        told.add(arms.get(OLD, Arm()))
-    here = known.steps.get(state.step, {}).get(OLD, Arm())
+    steps = [known.steps.get(n, {}).get(OLD, Arm()) for n in range(state.step + 1)]
+    told, here = Arm(), steps[-1]
+    for arm in steps:
+        told.add(arm)
     kept = Arm(state.old_requests + here.requests, state.old_errors + here.errors)
     return max(told, kept, key=lambda arm: arm.requests)
 

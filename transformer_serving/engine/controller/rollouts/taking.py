@@ -120,12 +120,15 @@ class Rollouts:
             changed = {name: value for name, old, value in both if value != old}
             self._control_plane.configure({STATES: states_text(states), **changed})
             self._taken |= taken
-            self._tell(plans, before, states)
-            self._tag(plans, states)
         if undone:
             # A worker may have taken over what another writer had put there meanwhile.
             self._workers.wait_for_all()
+        # Where ClearML is away from here on, what is written has these seconds, once.
         self._workers.looked()
+        if states != before:
+            ours = [plan for plan in plans if plan.endpoint in taken]
+            self._tell(ours, before, taken)
+            self._tag(ours, taken)
 
     def _open(self, items: Mapping[str, str]) -> list[Plan]:
         """The plans that are not over, or only just."""
