@@ -67,16 +67,20 @@ def fail() -> None:
     raise Failure("ClearML is away")
 
 
-def last() -> None:
-    time.sleep(60)
+def run_out() -> None:
+    signal.raise_signal(signal.SIGALRM)
+
+
+def answer_otherwise() -> None:
+    raise KeyError("models")
 
 
 def end_again() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize("meanwhile", [lambda: None, end_again, fail])
-@pytest.mark.parametrize("ended", [fail, last, end_again])
+@pytest.mark.parametrize("meanwhile", [lambda: None, end_again, fail, answer_otherwise])
+@pytest.mark.parametrize("ended", [fail, run_out, end_again])
 def test_however_it_is_ended_what_was_registered_leaves(
     tmp_path: Path, ended: Callable[[], None], meanwhile: Callable[[], None]
 ) -> None:
@@ -99,15 +103,15 @@ def test_however_it_is_ended_what_was_registered_leaves(
     cli = SimpleNamespace(upload_model=upload_model)
     asked: Any = SimpleNamespace(cli=cli, files_host="http://files", registry=registry)
     how = pytest.raises(KeyboardInterrupt if ended is end_again else Failure)
-    with how as raised, interruptible(), within(0, "x", lambda _: None, look="here") as limit:
+    with how as raised, interruptible(), within(3600, "x", lambda _: None, look="here") as limit:
         upload(asked, bundle, NAME, limit)
-    if ended is last:
-        assert "x did not end within 0 s; it was starting" in str(raised.value)
-    assert bool(target.tags) == (meanwhile is fail)
+    if ended is run_out:
+        assert "x did not end within 3600 s; it was starting" in str(raised.value)
+    assert bool(target.tags) == (meanwhile in (fail, answer_otherwise))
 
 
 def test_a_clean_up_ends_with_its_time() -> None:
     with within(3600, "x", lambda _: None, look="here"):
         with cleaning_up(0.01):
-            last()
+            time.sleep(60)
         assert signal.getitimer(signal.ITIMER_REAL)[0] == 0

@@ -57,7 +57,7 @@ def _forgotten(target: DeployTarget, endpoint: str, destination: str) -> Iterato
         yield
     except BaseException:
         # Why it ended matters more; what stays is one of the bundles that later commands forget.
-        with cleaning_up(_CLEAN_UP_S), suppress(Failure):
+        with cleaning_up(_CLEAN_UP_S), suppress(Exception):
             registry = target.registry()
             for row in registry.bundles(endpoint):
                 if row.uri.startswith(f"{destination}/"):
