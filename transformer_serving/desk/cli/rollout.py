@@ -132,7 +132,6 @@ def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, 
     from transformer_serving.desk.cli.progress import plain_console, step_line
     from transformer_serving.desk.deploy.rollout import (
         check_steps,
-        keep_newest,
         mirrored_share,
         start as start_rollout,
     )
@@ -153,18 +152,7 @@ def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, 
             spent_s=since_start(), report=step_line(line),
             tell=lambda said: console.print(said, soft_wrap=True, highlight=False),
         )  # fmt: skip
-    try:
-        with interruptible(), console.status("taking older bundles out of the registry"):
-            keep_newest(target, begun.plan, keep)
-        if not detach:
-            begun = _watched(target, begun, as_json)
-    except KeyboardInterrupt:
-        _tell(_goes_on(target, endpoint))
-        return
-    if as_json or detach:
-        _print(begun, as_json)
-    if begun.state is not None and begun.state.outcome not in _GOOD:
-        sys.exit(_WENT_BACK_CODE)
+    _after_plan(target, begun, keep, detach=detach, as_json=as_json)
 
 
 @rollout.command()
@@ -233,15 +221,28 @@ def _end(endpoint: str, wanted: str, state: str | None, as_json: bool) -> None:
         raise Failure(f"{late}{endpoint} {outcome}{why}")
 
 
-def _watched(target: DeployTarget, begun: Rollout, as_json: bool) -> Rollout:
-    """How it ended; each change is printed, but for JSON."""
-    from transformer_serving.desk.deploy.rollout import watch
+def _after_plan(
+    target: DeployTarget, begun: Rollout, keep: int, *, detach: bool, as_json: bool
+) -> None:
+    """What Ctrl-C ends well: the rollout goes on. Each change is printed, for JSON the last."""
+    from transformer_serving.desk.cli.progress import plain_console
+    from transformer_serving.desk.deploy.rollout import keep_newest, watch
+    from transformer_serving.desk.interruption import interruptible
 
-    last = begun
-    for last in watch(target, begun.plan):
-        if not as_json:
-            _print(last, as_json=False)
-    return last
+    last, waiting = begun, "taking older bundles out of the registry"
+    try:
+        with interruptible(), plain_console(stderr=True).status(waiting):
+            keep_newest(target, begun.plan, keep)
+        for last in () if detach else watch(target, begun.plan):
+            if not as_json:
+                _print(last, as_json=False)
+    except KeyboardInterrupt:
+        _tell(_goes_on(target, begun.plan.endpoint))
+        return
+    if as_json or detach:
+        _print(last, as_json)
+    if last.state is not None and last.state.outcome not in _GOOD:
+        sys.exit(_WENT_BACK_CODE)
 
 
 def _goes_on(target: DeployTarget, endpoint: str) -> str:
