@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 from tests.stack.small_bundles import write_small
-from transformer_serving.contract.rollout import OVER, Plan, State
+from transformer_serving.contract.rollout import (
+    HOLDING,
+    LEAVING,
+    OVER,
+    PROMOTING,
+    RETURNING,
+    Plan,
+    State,
+)
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.deploy.rollout_plans import Rollout
@@ -59,16 +70,20 @@ def test_a_shadow_has_no_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "outcome", "code"),
+    ("command", "phase", "outcome", "fails"),
     [
-        ("abort", "went back", 0),
-        ("abort", "promoted", 1),
-        ("promote", "promoted", 0),
-        ("promote", "went back", 1),
+        ("abort", HOLDING, "went back", ""),
+        ("abort", LEAVING, "promoted", "it was too late for that: texts promoted: why"),
+        ("promote", HOLDING, "promoted", ""),
+        ("promote", RETURNING, "went back", "it was too late for that: texts went back: why"),
+        # It was in time, and failed, or somebody else aborted.
+        ("promote", None, "went back", "error: texts went back: why"),
+        ("promote", HOLDING, "went back", "error: texts went back: why"),
+        ("promote", PROMOTING, "went back", "error: texts went back: why"),
     ],
 )
-def test_a_wish_that_came_too_late_is_a_failure(
-    command: str, outcome: str, code: int, monkeypatch: pytest.MonkeyPatch
+def test_a_wish_that_was_not_done_is_a_failure(
+    command: str, phase: str | None, outcome: str, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever asked for the old bundle is not told that all is well with the new one."""
     plan = Plan("a1", "texts", 77, "new", "old", (1.0, 100.0), 60.0)
@@ -76,16 +91,17 @@ def test_a_wish_that_came_too_late_is_a_failure(
 
     def wish(_: object, endpoint: str, wanted: str) -> Rollout:
         asked.append((endpoint, wanted))
-        return Rollout(plan, None)
+        return Rollout(plan, State("a1", phase) if phase else None)
 
-    over = Rollout(plan, State("a1", OVER, outcome=outcome))
+    over = Rollout(plan, State("a1", OVER, outcome=outcome, reason="why"))
     monkeypatch.setattr("transformer_serving.desk.cli.rollout.deploy_target", lambda _: None)
     monkeypatch.setattr("transformer_serving.desk.deploy.rollout.wish", wish)
     monkeypatch.setattr("transformer_serving.desk.deploy.rollout.watch", lambda *_: iter([over]))
-    output = said(command, "texts", code=code)
+    output = said(command, "texts", code=1 if fails else 0)
     assert asked == [("texts", command)]
     assert f"texts, bundle 77: {outcome}" in output
-    assert (f"it was too late for that: texts {outcome}" in output) == bool(code)
+    assert fails in output
+    assert ("error: " in output) == bool(fails)
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["lines", "json"])
@@ -108,6 +124,33 @@ def test_what_was_wished_goes_on_after_ctrl_c(
     assert "it goes on; look: transformer-serving rollout status texts" in output
     # A promotion can be called back until it is over.
     assert ("transformer-serving rollout abort texts" in output) == (command == "promote")
+
+
+@pytest.mark.parametrize("options", [[], ["--detach"], ["--json"]], ids=["", "detach", "json"])
+def test_ctrl_c_while_older_bundles_leave_the_registry_ends_no_rollout(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is written, and another deploy of this machine may be waited for."""
+    plan = Plan("a1", "texts", 77, "new", "old", (1.0, 100.0), 60.0)
+
+    @dataclass
+    class Stack:
+        key: str | None = None
+
+        def command(self, words: str) -> str:
+            return command_line(words)
+
+    def interrupted(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("it was not ended")
+
+    desk = "transformer_serving.desk"
+    monkeypatch.setattr(f"{desk}.cli.rollout.deploy_target", lambda _: Stack())
+    monkeypatch.setattr(f"{desk}.deploy.rollout.start", lambda *_, **__: Rollout(plan, None))
+    monkeypatch.setattr(f"{desk}.deploy.rollout.keep_newest", interrupted)
+    bundle = str(write_small(tmp_path / "bundle").folder)
+    output = said(bundle, "--endpoint", "texts", *options, code=0)
+    assert "it goes on; look: transformer-serving rollout status texts" in output
 
 
 def test_that_there_has_been_no_rollout_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

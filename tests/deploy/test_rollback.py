@@ -16,7 +16,7 @@ from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.deploy import endpoint, present, rollback
-from transformer_serving.desk.deploy.endpoint import Deployed, Undone, add_and_look, upload
+from transformer_serving.desk.deploy.endpoint import Deployed, Undone, add_and_look
 from transformer_serving.desk.deploy.golden import Differs, Refused
 from transformer_serving.desk.deploy.registry import (
     GOAL,
@@ -30,6 +30,7 @@ from transformer_serving.desk.deploy.registry import (
     split,
 )
 from transformer_serving.desk.deploy.rollback import RolledBack
+from transformer_serving.desk.deploy.upload import upload
 from transformer_serving.desk.failure import Failure
 
 

@@ -30,7 +30,12 @@ from transformer_serving.contract.rollout import (
 )
 from transformer_serving.desk.deploy import rollout, taking_out
 from transformer_serving.desk.deploy.registry import SERVED
-from transformer_serving.desk.deploy.rollout import Cost, check_steps, mirrored_share
+from transformer_serving.desk.deploy.rollout import (
+    Cost,
+    check_steps,
+    keep_newest,
+    mirrored_share,
+)
 from transformer_serving.desk.deploy.rollout_plans import Rollout
 from transformer_serving.desk.deploy.taking_out import taken_out_again
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
@@ -65,6 +70,16 @@ def test_steps() -> None:
     assert check_steps((1, 10, 100)) == (1, 10, 100)
     with pytest.raises(Failure, match="rise and end with 100"):
         check_steps((100,))
+
+
+def test_a_step_is_a_share_that_a_route_can_have() -> None:
+    """One of less is told as it was given, and routed as the least."""
+    assert check_steps((0.01, 99.99, 100)) == (0.01, 99.99, 100)
+    for steps in ((0.001, 100), (10, 99.999, 100)):
+        got = ",".join(map(str, steps))
+        with pytest.raises(Failure, match=f"are from 0.01 to 99.99, .* got {got}") as refused:
+            check_steps(steps)
+        assert refused.value.exit_code == 2
 
 
 def test_the_cost_counts_the_endpoint_and_its_memory() -> None:
@@ -266,13 +281,11 @@ def test_what_came_to_answer_after_its_deploy_gave_up_is_noted(
         (5, 7, [3, 4, 5, 6, 7]),
         # The present one and the one before it are older than the newest two.
         (2, 2, [1, 2, 6, 7]),
-        (None, 7, [0, 1, 2, 3, 4, 5, 6, 7]),
     ],
 )
 def test_rollouts_leave_as_many_bundles_as_deploys_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int | None, promoted: int,
-    kept: list[int],
-) -> None:  # fmt: skip
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int, promoted: int, kept: list[int]
+) -> None:
     bundles = [write_small(tmp_path / f"{n}", Parts(revision=f"{n}")) for n in range(8)]
     target: Any = Target(tmp_path, "registered0", registered0=bundles[0])
     for name in ("refuse_in_rollout", "add_and_look", "wait_for_golden", "write"):
@@ -288,8 +301,9 @@ def test_rollouts_leave_as_many_bundles_as_deploys_do(
     for number, bundle in enumerate(bundles[1:], 1):
         begun = rollout.start(
             target, bundle, NAME, steps=(1, 100), hold_s=1, allowed=Allowed(), timeout_s=60,
-            report=lambda _: None, tell=lambda _: None, keep=keep,
+            report=lambda _: None, tell=lambda _: None,
         )  # fmt: skip
+        keep_newest(target, begun.plan, keep)
         if number <= promoted:
             target.configured, target.answering = begun.plan.model_id, bundle
             target.registry().mark_served(NAME, bundle.manifest.bundle_version)

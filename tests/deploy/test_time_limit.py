@@ -24,9 +24,9 @@ import pytest
 
 from tests.doctor.conftest import CLI, answering
 from tests.stack.small_bundles import write_small
-from transformer_serving.desk.deploy import endpoint
 from transformer_serving.desk.deploy.target import service_lock
 from transformer_serving.desk.deploy.time_limit import within
+from transformer_serving.desk.deploy.upload import upload
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.user_cache import user_cache
 
@@ -196,7 +196,7 @@ def test_an_upload_has_all_of_a_commands_time(tmp_path: Path) -> None:
     target: Any = SimpleNamespace(cli=Cli(), files_host="http://f", registry=lambda: registry)
     bundle = write_small(tmp_path / "bundle")
     with within(5_000, "x", lambda _: None, look="here") as limit:
-        assert endpoint.upload(target, bundle, "x", limit) == "m"
+        assert upload(target, bundle, "x", limit) == "m"
     assert given[0] > 4_000
 
 

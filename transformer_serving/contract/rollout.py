@@ -31,6 +31,8 @@ PROMOTED, WENT_BACK = "promoted", "went back"
 # How a shadow ends, in which nothing is promoted.
 PASSED, DID_NOT_PASS = "passed", "did not pass"
 OLD, NEW = "old", "new"
+# Of the requests, for either bundle while there is a route: no weight is ever 0.
+LEAST_SHARE = 0.0001
 
 # Eight bounds a doubling: two neighbours are 9 % apart.
 _SHORTEST_S = 1e-4
@@ -95,8 +97,11 @@ class State:
 
     `says` has a line for each figure that was judged last. `looks` counts the judgements of this
     step, the last of them at `looked_at` requests of the candidate, mirrored ones included. `by` is
-    the controller that takes the steps, `beat` grows as long as it does. `well` is whether the last
-    look was content, `before` the endpoint as clearml-serving had it when the rollout began.
+    the controller that takes the steps, `beat` grows as long as it does, at `beat_at` last. From
+    `since` to there are the seconds of the phase that count, whatever the clock has been set to.
+    `well` is whether the last look was content, `before` the endpoint as clearml-serving had it
+    when the rollout began. At the steps that are over the old bundle answered `old_requests`, of
+    which `old_errors` were errors.
     """
 
     id: str
@@ -110,7 +115,10 @@ class State:
     reason: str = ""
     by: str = ""
     beat: int = 0
+    beat_at: float = 0.0
     well: bool = False
+    old_requests: int = 0
+    old_errors: int = 0
     before: Mapping[str, Any] = field(default_factory=dict)
 
     @property

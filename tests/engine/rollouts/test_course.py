@@ -80,6 +80,17 @@ def test_too_few_requests_are_waited_for() -> None:
     assert any("unsure" in line for line in state.says)
 
 
+def test_without_an_answer_it_says_that_answers_are_waited_for() -> None:
+    """The workers have told by now."""
+    state = next_state(PLAN, BEGUN, known(acked=False, workers=1))
+    for requests in (0, 9):
+        state = next_state(PLAN, state, known(steps=served(arm(requests))))
+        said = f"answers of the candidate so far, mirrored ones included: {requests}; the first"
+        assert state.says[0].startswith(said)
+        assert len(state.says) == 1
+    assert "errors" in next_state(PLAN, state, known(steps=served(arm(10)))).says[0]
+
+
 def test_a_look_is_not_taken_twice_at_the_same_requests() -> None:
     steps = served(arm(1_000))
     once = next_state(PLAN, BEGUN, known(steps=steps, now=110.0))
@@ -100,6 +111,25 @@ def test_the_last_step_is_judged_by_errors_beside_those_of_all_steps() -> None:
     looked = next_state(PLAN, last, known(steps=steps))
     assert looked.phase == PROMOTING
     assert len(looked.says) == 1
+
+
+def test_of_every_step_that_is_over_the_old_bundles_answers_are_kept() -> None:
+    """Whoever counted them may leave while nobody listens."""
+    steps = {**served(arm(3_000), arm(9_000, errors=9)), 1: {NEW: arm(4_000), OLD: arm(5_000, 4)}}
+    state = replace(BEGUN, well=True)
+    state = next_state(PLAN, state, known(steps={0: steps[0]}))
+    assert (state.old_requests, state.old_errors) == (9_000, 9)
+    left = next_state(PLAN, replace(state, well=True, since=100.0), known(steps={1: steps[1]}))
+    assert (left.step, left.old_requests, left.old_errors) == (2, 14_000, 13)
+    told = next_state(PLAN, replace(state, well=True, since=100.0), known(steps=steps))
+    assert (told.old_requests, told.old_errors) == (14_000, 13)
+
+
+def test_answers_of_a_later_step_are_not_kept_before_it_is_over() -> None:
+    """An older row was put back, and another controller takes that step anew."""
+    steps = {**served(arm(3_000)), 1: {NEW: arm(4_000), OLD: arm(5_000)}}
+    state = next_state(PLAN, replace(BEGUN, well=True), known(steps=steps))
+    assert (state.step, state.old_requests) == (1, 9_000)
 
 
 @pytest.mark.parametrize(

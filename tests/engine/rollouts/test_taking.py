@@ -19,8 +19,10 @@ from transformer_serving.contract.rollout import (
     LEAVING,
     NEW,
     OLD,
+    OVER,
     PLANS,
     PROMOTE,
+    PROMOTED,
     PROMOTING,
     RETURNING,
     STATES,
@@ -275,6 +277,43 @@ def test_after_a_controllers_end_another_takes_up_all_that_it_had(clock: Clock) 
         clock.now += 2
     after = read_states(service.items[STATES])
     assert {state.by for state in after.values()}.isdisjoint(state.by for state in before.values())
+
+
+def test_one_that_nobody_takes_yet_holds_no_other_up(clock: Clock) -> None:
+    """Nor is its bundle named as served, as that of the endpoint's rollout before was."""
+    service = Service(PLAN)
+    rollouts = Rollouts(service, poll_s=3600)
+    also, more = (replace(PLAN, id=name, endpoint=name) for name in ("also", "more"))
+    service.items[PLANS] = plans_text([PLAN, also, more])
+    before = State("a0", OVER, outcome=PROMOTED)
+    service.items[STATES] = states_text({"more": before})
+    for beat in range(1, 10):
+        rollouts.take(ready("texts", "texts/77"))
+        assert service.state.beat == beat
+        clock.now += 2
+    assert read_states(service.items[STATES]).keys() == {"more", "texts"}
+    assert service.tags == []
+
+
+def test_of_what_is_written_no_second_counts_twice(clock: Clock) -> None:
+    """Though ClearML is away for what comes after, at each look."""
+
+    class Untagged(Service):
+        def tag_model(self, model: str, tag: str) -> bool:
+            raise EngineError("it did not answer")
+
+    service = Untagged(PLAN)
+    rollouts = Rollouts(service, now=lambda: clock.now)
+    rollouts.take(READY)
+    service.items["endpoints"]["texts"] = {"model_id": "new"}
+    service.items[STATES] = states_text({"texts": replace(service.state, phase=LEAVING)})
+    service.sync("one")
+    began = clock.now
+    for _ in range(29):
+        with pytest.raises(EngineError):
+            rollouts.take(READY)
+        assert service.state.since == began
+        clock.now += 2
 
 
 LOADING: list[list[EndpointStatus]] = [[], ready("texts"), ready("texts/77")]
@@ -646,18 +685,86 @@ def test_a_clock_of_answered_seconds_never_falls(clock: Clock) -> None:
     assert seen == sorted(seen)
 
 
-def test_where_the_clock_is_set_back_a_step_takes_its_hold_once_more(clock: Clock) -> None:
-    """It stood still for as long as the clock had been ahead."""
-    service, ahead = Service(PLAN), Clock(6 * 3600.0)
+def promoting(service: Service, clock: Clock, wall: Clock) -> Rollouts:
+    """10 s of a promotion are over; `wall` is ahead of `clock`."""
+    rollouts = Rollouts(service, now=lambda: clock.now + wall.now)
+    rollouts.take(READY)
+    service.sync("one")
+    service.wish(PROMOTE)
+    for _ in range(6):
+        clock.now += 2
+        rollouts.take(READY)
+    assert service.state.phase == PROMOTING
+    return rollouts
+
+
+def promoted_for(service: Service, rollouts: Rollouts, clock: Clock) -> float:
+    """So many seconds more until it is taken back, as the endpoint does not come to serve."""
+    began = clock.now
+    while service.state.phase == PROMOTING:
+        clock.now += 2
+        service.sync("one")
+        rollouts.take(READY)
+        assert clock.now - began < 400
+    assert "did not serve it within 300 s" in service.state.reason
+    return clock.now - began
+
+
+SET = pytest.mark.parametrize(("was", "becomes"), [(21_600, 0), (0, 600)], ids=["back", "forward"])
+
+
+@SET
+def test_a_clock_that_is_set_ends_no_promotion(clock: Clock, was: float, becomes: float) -> None:
+    service, ahead = Service(PLAN), Clock(was)
+    rollouts = promoting(service, clock, ahead)
+    ahead.now = becomes
+    assert promoted_for(service, rollouts, clock) == 292
+
+
+def test_a_time_without_a_controller_ends_no_promotion(clock: Clock) -> None:
+    """After it every engine is loaded anew."""
+    service, wall = Service(PLAN), Clock(0.0)
+    promoting(service, clock, wall)
+    clock.now += 600
+    newcomer = Rollouts(service, now=lambda: clock.now)
+    # Until the other one is known to be gone; of all that 2 s count.
+    taker = service.state.by
+    while service.state.by == taker:
+        clock.now += 2
+        newcomer.take(READY)
+    assert promoted_for(service, newcomer, clock) == 290
+
+
+def test_what_a_controller_of_before_has_written_is_held_against_the_clock(clock: Clock) -> None:
+    """It writes all states, those of others without what it does not know; and goes on from
+    `since` where it takes one over."""
+    service = Service(PLAN)
+    rollouts = holding_well(service, clock)
+    since = clock.now - 30
+    for _ in range(14):
+        clock.now += 2
+        service.sync("one", "two")
+        service.items[STATES] = states_text({"texts": replace(service.state, beat_at=0.0)})
+        rollouts.take(READY)
+        assert (service.state.step, service.state.since) == (0, since)
+    clock.now += 2
+    service.sync("one", "two")
+    rollouts.take(READY)
+    assert service.state.step == 1
+
+
+@SET
+def test_a_clock_that_is_set_is_no_part_of_a_hold(clock: Clock, was: float, becomes: float) -> None:
+    service, ahead = Service(PLAN), Clock(was)
     rollouts = holding_well(service, clock, ahead)
-    ahead.now = 0.0
+    ahead.now = becomes
     steps = []
-    for _ in range(32):
+    for _ in range(20):
         clock.now += 2
         service.sync("one", "two")
         rollouts.take(READY)
         steps.append(service.state.step)
-    assert steps.index(1) == 30
+    assert steps.index(1) == 14
 
 
 def test_after_an_outage_what_was_answered_in_it_is_waited_for(clock: Clock) -> None:
@@ -710,6 +817,28 @@ def test_a_controller_that_has_just_come_waits_for_what_is_told_anew(clock: Cloc
     newcomer = Rollouts(service, now=lambda: clock.now)
     newcomer.take(READY)
     assert (service.state.step, service.state.well) == (0, False)
+    assert clock.now - service.state.since == 30
+
+
+def test_the_last_step_knows_what_the_old_bundle_answered_before_a_restart(clock: Clock) -> None:
+    """Of controller and workers: at 100 % it answers one request in ten thousand."""
+    service = Service(PLAN)
+    rollouts = holding_well(service, clock)
+    for _ in range(15):
+        clock.now += 2
+        service.sync("one", "two")
+        rollouts.take(READY)
+    assert service.state.step == 1
+    service.workers.clear()
+    service.items[STATES] = states_text({"texts": replace(service.state, by="")})
+    newcomer = Rollouts(service, now=lambda: clock.now)
+    for look in range(40):
+        clock.now += 2
+        service.sync("fresh")
+        service.workers["fresh"].steps = {"a1 1": {NEW: arm(300 * look)}}
+        newcomer.take(READY)
+    assert service.state.phase == PROMOTING
+    assert "beside 0 of 18000" in service.state.says[0]
 
 
 def test_a_controller_is_not_gone_because_clearml_was(clock: Clock) -> None:

@@ -148,14 +148,11 @@ def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, 
     with interruptible(), console.status("rolling out") as line:
         begun = start_rollout(
             target, opened, endpoint, steps=steps, hold_s=hold_s, timeout_s=timeout_s,
-            allowed=allowed, mirror=mirror / 100, shadow=shadow, keep=keep,
+            allowed=allowed, mirror=mirror / 100, shadow=shadow,
             spent_s=since_start(), report=step_line(line),
             tell=lambda said: console.print(said, soft_wrap=True, highlight=False),
         )  # fmt: skip
-    if detach:
-        _print(begun, as_json)
-        return
-    _watch(target, begun, as_json)
+    _after_plan(target, begun, keep, detach=detach, as_json=as_json)
 
 
 @rollout.command()
@@ -203,7 +200,7 @@ def promote(endpoint: str, state: str | None, as_json: bool) -> None:
 
 
 def _end(endpoint: str, wanted: str, state: str | None, as_json: bool) -> None:
-    from transformer_serving.contract.rollout import PROMOTE, PROMOTED
+    from transformer_serving.contract.rollout import PROMOTE, PROMOTED, RETURNING
     from transformer_serving.desk.deploy.rollout import watch, wish
     from transformer_serving.desk.failure import Failure
 
@@ -217,24 +214,33 @@ def _end(endpoint: str, wanted: str, state: str | None, as_json: bool) -> None:
             _tell(f"to call it back: {target.command(f'rollout abort {endpoint}')}")
         sys.exit(1)
     _print(last, as_json)
-    outcome = last.state.outcome if last.state else ""
+    outcome, reason = (last.state.outcome, last.state.reason) if last.state else ("", "")
     if (outcome == PROMOTED) != (wanted == PROMOTE):
-        raise Failure(f"it was too late for that: {endpoint} {outcome}")
+        is_late = wanted != PROMOTE or (asked.state and asked.state.phase == RETURNING)
+        late, why = "it was too late for that: " if is_late else "", f": {reason}" if reason else ""
+        raise Failure(f"{late}{endpoint} {outcome}{why}")
 
 
-def _watch(target: DeployTarget, begun: Rollout, as_json: bool) -> None:
-    from transformer_serving.desk.deploy.rollout import watch
+def _after_plan(
+    target: DeployTarget, begun: Rollout, keep: int, *, detach: bool, as_json: bool
+) -> None:
+    """What Ctrl-C ends well: the rollout goes on. Each change is printed, for JSON the last."""
+    from transformer_serving.desk.cli.progress import plain_console
+    from transformer_serving.desk.deploy.rollout import keep_newest, watch
+    from transformer_serving.desk.interruption import interruptible
 
-    last = begun
+    last, waiting = begun, "taking older bundles out of the registry"
     try:
-        for last in watch(target, begun.plan):
+        with interruptible(), plain_console(stderr=True).status(waiting):
+            keep_newest(target, begun.plan, keep)
+        for last in () if detach else watch(target, begun.plan):
             if not as_json:
                 _print(last, as_json=False)
     except KeyboardInterrupt:
         _tell(_goes_on(target, begun.plan.endpoint))
         return
-    if as_json:
-        _print(last, as_json=True)
+    if as_json or detach:
+        _print(last, as_json)
     if last.state is not None and last.state.outcome not in _GOOD:
         sys.exit(_WENT_BACK_CODE)
 
@@ -257,7 +263,7 @@ def _print(row: Rollout, as_json: bool) -> None:
 
 def _values(row: Rollout) -> dict[str, Any]:
     state = {} if row.state is None else asdict(row.state)
-    for own in ("by", "beat", "before", "looked_at"):
+    for own in ("by", "beat", "beat_at", "before", "looked_at"):
         state.pop(own, None)
     return {"line": row.line, "plan": asdict(row.plan), "state": state or None}
 

@@ -95,7 +95,7 @@ def upload_line(bundle: Bundle, endpoint: str) -> str:
 
     clearml-serving names an upload by its file alone, so each version gets a folder of its own.
     """
-    from transformer_serving.desk.deploy.endpoint import PROJECT
+    from transformer_serving.desk.deploy.upload import PROJECT
 
     version = bundle.manifest.bundle_version
     arguments = [

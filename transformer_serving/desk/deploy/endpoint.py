@@ -1,4 +1,4 @@
-"""From a bundle to an endpoint that answers: upload, add, look again, wait for golden.
+"""From a bundle to an endpoint that answers: add what is uploaded, look again, wait for golden.
 
 Tested by tests/stack/test_clearml_commands.py, tests/deploy/test_on_a_server.py,
 tests/deploy/test_rollback.py and tests/deploy/test_time_limit.py.
@@ -6,7 +6,6 @@ tests/deploy/test_rollback.py and tests/deploy/test_time_limit.py.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,18 +21,17 @@ from transformer_serving.desk.deploy.golden import Differs, Refused, wait_for_go
 from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.deploy.present import asked_for, is_golden, note_served
 from transformer_serving.desk.deploy.refusals import Refusals
-from transformer_serving.desk.deploy.registry import registry_folder, split
+from transformer_serving.desk.deploy.registry import split
 from transformer_serving.desk.deploy.removal import forget_older, forget_unused
 from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
+from transformer_serving.desk.deploy.upload import upload
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import key_header
 from transformer_serving.desk.step_report import StepReport
 
-PROJECT = "transformer-serving"
 _ADD_TRIES = 5
-_UPLOAD_TRIES = 3
 _AGAIN = "try again, and what is served by then is not deployed anew"
 
 
@@ -254,30 +252,6 @@ def check_triton(target: DeployTarget, bundle: Bundle) -> None:
     asked = (bundle.manifest, bundle.folder, server, config_faults)
     for refusal in reasons_against(*asked, checks=engines):
         raise Failure(f"{bundle.folder} is not served from here: {refusal.message}", exit_code=2)
-
-
-def upload(target: DeployTarget, bundle: Bundle, endpoint: str, limit: TimeLimit) -> str:
-    """The id of a model that has its file's address.
-
-    However large it is, only the command's time ends it.
-    clearml-serving writes the model's project and its address at one time, each from what it read
-    before, so that on a busy machine the address may be lost.
-    """
-    name = f"{endpoint} {bundle.manifest.bundle_version}"
-    registry = target.registry()
-    for _ in range(_UPLOAD_TRIES):
-        destination = f"{target.files_host.rstrip('/')}/bundles/{uuid.uuid4().hex}"
-        with registry_folder(bundle) as folder:
-            model_id = target.cli.upload_model(
-                name, PROJECT, folder, destination, timeout_s=limit.after_alarm()
-            )
-        if registry.has_address(model_id):
-            return model_id
-        registry.forget(model_id)
-    raise Failure(
-        f"the model was uploaded {_UPLOAD_TRIES} times and every time clearml-serving lost its "
-        "file's address; try again when the machine has less to do"
-    )
 
 
 def add_and_look(

@@ -17,10 +17,17 @@ from typing import Any
 import psutil
 
 from transformer_serving.contract.heads import GENERATION
-from transformer_serving.contract.rollout import ABORT, PROMOTE, Allowed, Plan, candidate_name
+from transformer_serving.contract.rollout import (
+    ABORT,
+    LEAST_SHARE,
+    PROMOTE,
+    Allowed,
+    Plan,
+    candidate_name,
+)
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_canaries, listed_endpoints
-from transformer_serving.desk.deploy.endpoint import add_and_look, check_name, check_triton, upload
+from transformer_serving.desk.deploy.endpoint import add_and_look, check_name, check_triton
 from transformer_serving.desk.deploy.golden import wait_for_golden
 from transformer_serving.desk.deploy.present import note_served
 from transformer_serving.desk.deploy.refusals import Refusals
@@ -34,6 +41,7 @@ from transformer_serving.desk.deploy.rollout_plans import (
 from transformer_serving.desk.deploy.taking_out import taken_out_again
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.deploy.time_limit import TimeLimit, within
+from transformer_serving.desk.deploy.upload import upload
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import key_header
 from transformer_serving.desk.step_report import StepReport
@@ -92,12 +100,19 @@ class Cost:
 
 
 def check_steps(steps: Sequence[float]) -> tuple[float, ...]:
-    """Raises Failure (exit code 2) for steps that do not rise to 100."""
+    """Raises Failure (exit code 2) for steps that do not rise to 100, or that no route can have."""
+    least = 100 * LEAST_SHARE
     rising = all(before < after for before, after in zip(steps, steps[1:], strict=False))
     if len(steps) < _FEWEST_STEPS or not rising or steps[0] <= 0 or steps[-1] != 100:
         raise Failure(
             "--steps are percents that rise and end with 100, two at least, such as 1,10,50,100; "
             "for all at once there is 'transformer-serving deploy'",
+            exit_code=2,
+        )
+    if steps[0] < least or steps[-2] > 100 - least:
+        raise Failure(
+            f"--steps before the last are from {least:g} to {100 - least:g}, as each bundle keeps "
+            f"a ten-thousandth of the requests; got {','.join(map(str, steps))}",
             exit_code=2,
         )
     return tuple(steps)
@@ -132,14 +147,12 @@ def start(
     tell: StepReport,
     mirror: float = 0.0,
     shadow: bool = False,
-    keep: int | None = None,
     spent_s: float = 0.0,
 ) -> Rollout:
     """Bring the candidate up beside the endpoint and write the plan; `tell` hears what it costs.
 
     `mirror` is the share of each worker's time for mirrored requests. In a `shadow` there are no
-    others, and `steps` do not count. Of the endpoint's bundles the newest `keep` stay in the
-    registry, None: all.
+    others, and `steps` do not count.
 
     Raises Failure: a name, steps or an endpoint that this cannot be done with, or too little memory
     (exit code 2), or a candidate that did not come to answer within `timeout_s`, which is then
@@ -172,7 +185,6 @@ def start(
             _wait_for(target, bundle, plan, limit, refusals)
             limit.report("writing the plan")
             _write(target, plan)
-    _forget_older(target, plan, keep)
     return Rollout(plan, None)
 
 
@@ -183,14 +195,14 @@ def _write(target: DeployTarget, plan: Plan) -> None:
         write(target.cli, plan)
 
 
-def _forget_older(target: DeployTarget, plan: Plan, keep: int | None) -> None:
-    """The rollout has begun, and fails by nothing of this: a later command takes out what stays."""
-    if keep is not None:
-        with suppress(Failure):
-            forget_older(
-                target, plan.endpoint, plan.old_model_id, keep,
-                candidate=plan.model_id, patience_s=_PATIENCE_S,
-            )  # fmt: skip
+def keep_newest(target: DeployTarget, plan: Plan, keep: int) -> None:
+    """Of the endpoint's bundles the newest `keep` stay in the registry. The rollout has begun, and
+    fails by nothing of this: a later command takes out what stays."""
+    with suppress(Failure):
+        forget_older(
+            target, plan.endpoint, plan.old_model_id, keep,
+            candidate=plan.model_id, patience_s=_PATIENCE_S,
+        )  # fmt: skip
 
 
 def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, Cost]:

@@ -10,12 +10,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import psutil
 
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.interruption import undisturbed
 from transformer_serving.desk.step_report import StepReport
 
 # What waits with a limit of its own, and knows why it waits, gets the first word.
@@ -71,6 +72,31 @@ def since_start() -> float:
 def lift_alarm() -> None:
     """For a clean-up, which has limits of its own; an exception leaves its block in any case."""
     signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextmanager
+def cleaning_up(seconds: float) -> Iterator[None]:
+    """No signal ends the block but its own time, after which what is left of it is left.
+
+    For a command that ends by an exception: its alarm is lifted. Outside the main thread, which no
+    signal reaches, it has all the time that it takes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        raise OutOfTime
+
+    with undisturbed():
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        with suppress(OutOfTime):
+            try:
+                yield
+            finally:
+                lift_alarm()
+                signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from transformer_serving.contract.rollout import (
     ABORT,
     DID_NOT_PASS,
     HOLDING,
+    LEAST_SHARE,
     LEAVING,
     NEW,
     OLD,
@@ -37,9 +38,6 @@ from transformer_serving.contract.rollout import (
 )
 from transformer_serving.engine.controller.rollouts.judgement import WELL, WORSE, judge, of_all
 
-# Both bundles keep a trace of a share: clearml-serving divides by the sum of the weights of those
-# that are there, inside its update lock, and the other one may be removed by hand.
-_LEAST = 0.0001
 # A look costs a part of the confidence, so it waits until there is something new to see.
 _GROWTH, _AT_LEAST = 1.2, 10
 # An engine that is loaded again after a restart of Triton is not lost.
@@ -47,6 +45,7 @@ _LOST_S = 15.0
 _PROMOTE_S = 300.0
 _ALL_WELL = "every figure was well"
 _UNHEARD = "not every worker has told yet that it has this step's routes"
+_ANSWERS = "answers of the candidate so far, mirrored ones included"
 _NOBODY = "no worker has told anything yet; where that stays so, a worker's log says why"
 # So long what is over is still looked after: another writer may have undone its end.
 AFTER_S = 60.0
@@ -111,7 +110,11 @@ def _held(plan: Plan, state: State, known: Known) -> State:
     if not state.well or known.now - state.since < plan.hold_s:
         return state
     if state.step + 1 < len(plan.steps):
-        return _to(replace(state, step=state.step + 1), HOLDING, known)
+        before = _before(state, known)
+        on = replace(
+            state, step=state.step + 1, old_requests=before.requests, old_errors=before.errors
+        )
+        return _to(on, HOLDING, known)
     if plan.shadow:
         return _to(state, RETURNING, known, reason=_ALL_WELL)
     return _to(state, PROMOTING, known, reason="every step was well")
@@ -163,10 +166,11 @@ def _looked(plan: Plan, state: State, known: Known) -> State:
         # Of workers that left while nobody listened, nothing is known any more.
         return replace(state, looked_at=new.evidence)
     if new.evidence < max(_GROWTH * state.looked_at, state.looked_at + _AT_LEAST):
-        return state
+        few = f"{_ANSWERS}: {new.evidence}; the first judgement is at {_AT_LEAST}"
+        return state if state.looks else replace(state, says=(few,))
     is_last = state.step + 1 == len(plan.steps)
     is_alone = is_last and not plan.shadow
-    old = _before(known) if is_alone else arms.get(OLD, Arm())
+    old = _before(state, known) if is_alone else arms.get(OLD, Arm())
     verdicts = judge(
         new, old, plan.allowed, next_share=1.0 if is_last else plan.steps[state.step + 1] / 100,
         steps=len(plan.steps), look=state.looks + 1, timed=not is_alone, mirrored=plan.mirror > 0,
@@ -179,12 +183,16 @@ def _looked(plan: Plan, state: State, known: Known) -> State:
     return _to(state, RETURNING, known, reason=decisive.line()) if said == WORSE else state
 
 
-def _before(known: Known) -> Arm:
-    """The old bundle at all steps together: at the last one it answers next to nothing."""
-    every = Arm()
-    for arms in known.steps.values():
-        every.add(arms.get(OLD, Arm()))
-    return every
+def _before(state: State, known: Known) -> Arm:
+    """The old bundle at all steps together: at the last one it answers next to nothing. Of workers
+    that left while nobody listened, its answers at the steps that are over stand in the state.
+    """
+    steps = [known.steps.get(n, {}).get(OLD, Arm()) for n in range(state.step + 1)]
+    told, here = Arm(), steps[-1]
+    for arm in steps:
+        told.add(arm)
+    kept = Arm(state.old_requests + here.requests, state.old_errors + here.errors)
+    return max(told, kept, key=lambda arm: arm.requests)
 
 
 def _promote(plan: Plan, state: State, known: Known) -> State:
@@ -242,7 +250,9 @@ def routes(
     """clearml-serving's endpoints and canaries as this phase wants them, those of others as is."""
     ours, splits = dict(endpoints), dict(canaries)
     if new_share := share_of(plan, state):
-        new_share = min(max(new_share, _LEAST), 1 - _LEAST)
+        # Both keep a trace of a share: clearml-serving divides by the sum of the weights of those
+        # that are there, inside its update lock, and the other one may be removed by hand.
+        new_share = min(max(new_share, LEAST_SHARE), 1 - LEAST_SHARE)
         splits[plan.endpoint] = {
             "endpoint": plan.endpoint,
             "weights": [round(1 - new_share, 6), round(new_share, 6)],

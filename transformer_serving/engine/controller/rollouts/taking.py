@@ -120,12 +120,15 @@ class Rollouts:
             changed = {name: value for name, old, value in both if value != old}
             self._control_plane.configure({STATES: states_text(states), **changed})
             self._taken |= taken
-            self._tell(plans, before, states)
-            self._tag(plans, states)
         if undone:
             # A worker may have taken over what another writer had put there meanwhile.
             self._workers.wait_for_all()
+        # Where ClearML is away from here on, what is written has these seconds, once.
         self._workers.looked()
+        if states != before:
+            ours = [plan for plan in plans if plan.endpoint in taken]
+            self._tell(ours, before, taken)
+            self._tag(ours, taken)
 
     def _open(self, items: Mapping[str, str]) -> list[Plan]:
         """The plans that are not over, or only just."""
@@ -161,9 +164,8 @@ class Rollouts:
     ) -> State:  # fmt: skip
         now = self._now()
         if state is None or state.id != plan.id:
-            return begun(plan, endpoints, now)
-        # The seconds of an outage are no part of a hold, nor of the time to take a promotion over.
-        state = replace(state, since=min(now, state.since + self._workers.missed_s))
+            return replace(begun(plan, endpoints, now), beat_at=now)
+        state = _counted(state, now, self._workers.counted_s)
         known = Known(
             steps=_added(plan, self._workers.told(plan)),
             acked=self._workers.all_have(plan, state, now),
@@ -173,7 +175,7 @@ class Rollouts:
             endpoints=endpoints,
             now=now,
         )
-        return next_state(plan, state, known)
+        return replace(next_state(plan, state, known), beat_at=now)
 
     def _lost_for(self, plan: Plan, rows: Sequence[EndpointStatus]) -> float:
         ready = any(row.endpoint == plan.candidate and row.ready for row in rows)
@@ -203,6 +205,16 @@ class Rollouts:
             is_due = state.is_over and state.outcome == PROMOTED and plan.id not in self._tagged
             if is_due and self._control_plane.tag_model(plan.model_id, _SERVED):
                 self._tagged.add(plan.id)
+
+
+def _counted(state: State, now: float, counted_s: float) -> State:
+    """With its phase's seconds until `now`: those that counted until its last beat, and
+    `counted_s`. An outage, a time without a controller and a clock that was set are none.
+    """
+    if not state.beat_at:
+        # A controller that knows no `beat_at` has written it.
+        return replace(state, since=min(now, state.since))
+    return replace(state, since=now - max(0.0, state.beat_at - state.since) - counted_s)
 
 
 def words_of(plan: Plan, state: State) -> str:

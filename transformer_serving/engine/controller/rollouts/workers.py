@@ -32,7 +32,7 @@ _LATE_S, _COUNTS_S = 15.0, 2.0
 
 class Workers:
     """Those of one serving task. `clock` are the seconds in which ClearML has answered, as of the
-    last `listen`, and `missed_s` those since the look before that were none.
+    last `listen`, and `counted_s` those of them since the last look that came to its end.
     """
 
     def __init__(self, control_plane: ControlPlane) -> None:
@@ -50,7 +50,7 @@ class Workers:
         # When all were asked anew because a look was late.
         self._asked_anew = float("-inf")
         self.clock = 0.0
-        self.missed_s = 0.0
+        self.counted_s = 0.0
 
     def listen(self) -> None:
         """Read what they tell. One that cannot be read is as if it had said nothing. Raises where
@@ -63,20 +63,20 @@ class Workers:
             except ValueError as error:
                 _log.warning("worker %s: %s", task, error)
         self._listened = time.monotonic()
-        self.missed_s = 0.0
+        self.counted_s = 0.0
         if self._looked is None:
             # Whether this was told after an outage, nobody knows.
             self._began = self.clock
             self.wait_for_all()
             return
         since_s = self._listened - self._looked[0]
-        if since_s > _LATE_S:
-            self.missed_s = since_s - _COUNTS_S
+        is_late = since_s > _LATE_S
+        self.counted_s = _COUNTS_S if is_late else since_s
         # A look that did not come to its end may have told of more seconds.
-        self.clock = max(self.clock, self._looked[1] + since_s - self.missed_s)
+        self.clock = max(self.clock, self._looked[1] + self.counted_s)
         # Not at each late look: where most are, all are never heard between two of them.
         patience_s = gone_s(max((told.every_s for told in self._told.values()), default=0.0))
-        if self.missed_s and self.clock - self._asked_anew >= patience_s:
+        if is_late and self.clock - self._asked_anew >= patience_s:
             self._asked_anew = self.clock
             self.wait_for_all()
 
