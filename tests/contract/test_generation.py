@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.generation import (
     LEAST_SAMPLING,
     MAX_SEED,
+    MOST_PENALTY,
     Options,
     Sampling,
     read_options,
@@ -61,6 +63,9 @@ SAMPLINGS = st.builds(
     top_p=st.floats(LEAST_SAMPLING, 1, exclude_min=True),
     top_k=st.integers(0, 2**31 - 1),
     repetition_penalty=st.floats(LEAST_SAMPLING, 100, exclude_min=True),
+    frequency_penalty=st.floats(-MOST_PENALTY, MOST_PENALTY),
+    presence_penalty=st.floats(-MOST_PENALTY, MOST_PENALTY),
+    min_new_tokens=st.integers(0, 10_000_000),
 )
 
 
@@ -85,7 +90,23 @@ def test_options_of_another_version_are_taken() -> None:
     fields = json.loads(options.to_json())
     newer = json.dumps({**fields, "of a version to come": 1}).encode()
     del fields["first"]
+    for name in ("frequency_penalty", "presence_penalty", "min_new_tokens"):
+        del fields["sampling"][name]
     assert read_options(newer) == read_options(json.dumps(fields).encode()) == options
+
+
+@pytest.mark.parametrize("value", [-2.1, 2.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
+def test_a_penalty_that_is_none_is_refused(name: str, value: float) -> None:
+    sampling = replace(Sampling(True, 1.0, 1.0, 0, 1.0), **{name: value})
+    with pytest.raises(ContractError, match=f"'{name}' must be from -2 to 2"):
+        read_options(Options(1, (), sampling, 0).to_json())
+
+
+def test_no_more_tokens_are_wanted_at_least_than_there_may_be() -> None:
+    sampling = replace(Sampling(True, 1.0, 1.0, 0, 1.0), min_new_tokens=9)
+    assert Options(4, (), sampling, 0).min_new_tokens == 4
+    assert Options(12, (), sampling, 0).min_new_tokens == 9
 
 
 @pytest.mark.parametrize("value", [0, -1, 1e-300, 101, float("nan"), float("inf")])

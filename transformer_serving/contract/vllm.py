@@ -67,6 +67,12 @@ def sampling_of(options: Options, stop: Sequence[str] = ()) -> dict[str, Any]:
             "top_k": sampling.top_k or -1,
             "seed": options.seed,
         }
+    asked = {
+        "frequency_penalty": sampling.frequency_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "min_tokens": options.min_new_tokens,
+    }
+    found |= {name: value for name, value in asked.items() if value}
     if stop:
         found["stop"] = list(stop)
     return found
