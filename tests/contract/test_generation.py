@@ -98,7 +98,8 @@ def test_options_of_another_version_are_taken() -> None:
 @pytest.mark.parametrize("value", [-2.1, 2.1, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
 def test_a_penalty_that_is_none_is_refused(name: str, value: float) -> None:
-    sampling = replace(Sampling(True, 1.0, 1.0, 0, 1.0), **{name: value})
+    changed: dict[str, Any] = {name: value}
+    sampling = replace(Sampling(True, 1.0, 1.0, 0, 1.0), **changed)
     with pytest.raises(ContractError, match=f"'{name}' must be from -2 to 2"):
         read_options(Options(1, (), sampling, 0).to_json())
 

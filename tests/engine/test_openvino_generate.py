@@ -173,7 +173,8 @@ def test_penalties_are_openais_of_the_new_tokens(
     """Alone and beside others, by OpenAI's formula; log-probabilities stay the model's own."""
     asked = prompts(1, 5, 33, 100)
     plain = [built.greedy(ids, 24) for ids in asked]
-    sampling = replace(GREEDY, **{name: 1.5})
+    changed: dict[str, Any] = {name: 1.5}
+    sampling = replace(GREEDY, **changed)
     callers = [
         Caller(triton_server, llama, ids, options(24, sampling=sampling, logprobs=True))
         for ids in asked
