@@ -31,8 +31,8 @@ _TAKEN = {
     **{
         name: name
         for name in (
-            "do_sample", "max_new_tokens", "repetition_penalty", "seed", "stop", "temperature",
-            "top_k", "top_p", "ignore_eos", "truncate",
+            "do_sample", "max_new_tokens", "min_new_tokens", "repetition_penalty", "seed", "stop",
+            "temperature", "top_k", "top_p", "ignore_eos", "truncate",
         )
     },
     "max_tokens": "max_new_tokens", "random_seed": "seed", "stop_words": "stop", **VLLM_TAKEN,

@@ -213,6 +213,13 @@ def test_tgi_has_the_models_least_number_where_nothing_is_said(
     assert sampling_of(endpoint, operation, body).min_new_tokens == least
 
 
+@pytest.mark.parametrize("operation", GENERATE)
+def test_generate_has_the_least_number_by_our_name_too(operation: str) -> None:
+    beside = {**body_of(operation), "min_new_tokens": 3}
+    inside = {**body_of(operation), "parameters": {"min_new_tokens": 3}}
+    assert [sampling(operation, body).min_new_tokens for body in (beside, inside)] == [3, 3]
+
+
 def test_false_is_no_temperature() -> None:
     with pytest.raises(ServingError) as refusal:
         sampling("v2.generate", {"text_input": PROMPT, "temperature": False})
