@@ -49,7 +49,8 @@ FINISHES = {
 
 def sampling_of(options: Options, stop: Sequence[str] = ()) -> dict[str, Any]:
     """In vLLM's terms. What ends a sequence is the bundle's ids, not what vLLM finds in the model's
-    files; stop strings are told so that it ends by itself, where preprocess ends it too."""
+    files; stop strings are told so that it ends by itself, where preprocess ends it too, but for
+    those before the least number of tokens, where it looks for none and preprocess leaves it."""
     sampling = options.sampling
     found: dict[str, Any] = {
         "max_tokens": options.max_new_tokens,

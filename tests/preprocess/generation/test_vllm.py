@@ -102,6 +102,18 @@ async def test_a_stop_string_ends_it_at_both_ends(vllm: Asker, server: VllmServe
     assert server.lived()[before:] == ["ended 3"] * 2
 
 
+async def test_a_stop_string_before_the_least_number_ends_it_here(
+    vllm: Asker, server: VllmServer
+) -> None:
+    """vLLM looks for none by then, and is left."""
+    before = len(server.lived())
+    parameters = {"stop": "1 w", "min_new_tokens": 30, "max_new_tokens": 32}
+    body = {"text": "w30 w31", "parameters": parameters}
+    assert (await vllm.answer(body))["text"] == "w30 w31 w30 w3"
+    await until(lambda: len(server.lived()) == before + 1)
+    assert server.lived()[-1] != "ended 3"
+
+
 async def test_seeds_repeat_and_sequences_have_their_own(vllm: Asker) -> None:
     body = asked(4, do_sample=True, top_k=0, num_return_sequences=3, seed=7)
     rows = await vllm.answer(body)
