@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from preprocess.triton.errors import error_of
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.generation import (
@@ -17,6 +18,8 @@ from transformer_serving.contract.generation import (
     Sampling,
     read_options,
 )
+
+OF_BEFORE = {"max_new_tokens", "eos_ids", "sampling", "seed", "logprobs", "first"}
 
 
 def test_what_is_written_is_read_back(generation_fields: dict[str, Any]) -> None:
@@ -82,6 +85,22 @@ SAMPLINGS = st.builds(
 )
 def test_options_cross_the_wire_whole(options: Options) -> None:
     assert read_options(options.to_json()) == options
+
+
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "min_new_tokens"])
+def test_what_an_engine_of_before_would_pass_over_it_refuses(name: str) -> None:
+    """It looks for the sampling where it is of all other requests."""
+    usual = Sampling(True, 1.0, 1.0, 0, 1.0)
+    changed: dict[str, Any] = {name: 1}
+    plain, more = (Options(4, (), one, 0) for one in (usual, replace(usual, **changed)))
+    assert "sampling" in json.loads(plain.to_json())
+    assert read_options(more.to_json()) == more
+    known = {key: told for key, told in json.loads(more.to_json()).items() if key in OF_BEFORE}
+    with pytest.raises(ContractError) as refusal:
+        read_options(json.dumps(known).encode())
+    told = error_of("INTERNAL", f"INVALID_ARG: {refusal.value}")
+    assert told.kind.code == "impossible"
+    assert "older than the endpoint's bundle" in told.message
 
 
 def test_options_of_another_version_are_taken() -> None:

@@ -35,6 +35,8 @@ LEAST_SAMPLING = 1e-6
 MOST_PENALTY = 2.0
 # Of a message's role, which names who speaks: chat templates know of a few short words.
 MAX_ROLE_CHARACTERS = 64
+# Of the options: how to choose, and the same where it asks more than an engine of before knows.
+SAMPLING, _FULL_SAMPLING = "sampling", "full_sampling"
 _MAX_ID = 2**31 - 1
 _MAX_IDS = 256
 
@@ -56,7 +58,8 @@ class Sampling:
     `top_k` 0 and `top_p` 1.0 leave every token in. Without `do_sample` the likeliest is taken and
     the three beside it say nothing. The frequency and presence penalties are OpenAI's: taken off a
     token's score for each time that it was generated, and once where it was at all. No token of
-    `eos_ids` is chosen before there are `min_new_tokens`. An engine of before passes these over.
+    `eos_ids` is chosen before there are `min_new_tokens`. An engine of before does not know these
+    three: Options says how it is kept from passing them over.
     """
 
     do_sample: bool
@@ -67,6 +70,11 @@ class Sampling:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     min_new_tokens: int = 0
+
+    @property
+    def asks_more(self) -> bool:
+        """Whether an engine of before would write another text."""
+        return any((self.frequency_penalty, self.presence_penalty, self.min_new_tokens))
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,11 @@ class Options:
         return min(self.sampling.min_new_tokens, self.max_new_tokens)
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        told = asdict(self)
+        if self.sampling.asks_more:
+            # An engine of before misses what it has always been told, and refuses the call.
+            told[_FULL_SAMPLING] = told.pop(SAMPLING)
+        return json.dumps(told).encode()
 
 
 @dataclass(frozen=True)
@@ -145,7 +157,7 @@ def read_generation(fields: Fields) -> Generation:
         max_new_tokens=most,
         default_new_tokens=fields.number("default_new_tokens", low=1, high=most),
         eos_ids=_ids(fields, vocabulary - 1),
-        sampling=_sampling(fields.inner("sampling")),
+        sampling=_sampling(fields.inner(SAMPLING)),
         special_tokens=special,
         chat_template=fields.optional("chat_template", str),
         top_k_is_unsaid=fields.take("top_k_is_unsaid", bool, default=False),
@@ -160,7 +172,9 @@ def read_options(text: bytes) -> Options | Farewell:
     return Options(
         max_new_tokens=fields.number("max_new_tokens", low=1, high=MAX_POSITIONS),
         eos_ids=_ids(fields, _MAX_ID),
-        sampling=_sampling(fields.inner("sampling")),
+        sampling=_sampling(
+            fields.inner(_FULL_SAMPLING if _FULL_SAMPLING in fields.values else SAMPLING)
+        ),
         seed=fields.number("seed", low=0, high=MAX_SEED),
         logprobs=fields.take("logprobs", bool, default=False),
         first=fields.take("first", bool, default=False),
