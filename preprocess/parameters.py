@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from transformer_serving.contract.errors import ServingError
@@ -66,16 +67,44 @@ class Parameter:
         return value
 
 
-def read_parameters(values: Mapping[str, Any], table: Sequence[Parameter]) -> dict[str, Any]:
-    """Every parameter of the table by name. Raises ServingError `invalid_field`."""
-    if any(name not in {row.name for row in table} for name in values):
-        allowed = ", ".join(row.name for row in table)
-        raise ServingError(
-            "invalid_field",
-            f"an unknown parameter; allowed are {allowed}" if table else "no parameter is taken",
-            field="parameters",
-        )
+def read_parameters(
+    values: Mapping[str, Any],
+    table: Sequence[Parameter],
+    without_effect: Sequence[Parameter] = (),
+    instead: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Every parameter of the table by name. Raises ServingError `invalid_field`.
+
+    What is `without_effect` is checked beside those of every pipeline that are, and not kept;
+    `instead` has what to do for names that callers of transformers know and that are not taken.
+    """
+    harmless = (*_OF_BATCHES, *without_effect)
+    known = {row.name for row in (*table, *harmless)}
+    for name in values:
+        if name not in known:
+            raise _unknown(name, table, instead)
+    for row in harmless:
+        row.read(values)
     return {row.name: row.read(values) for row in table}
+
+
+def _unknown(
+    name: str, table: Sequence[Parameter], instead: Mapping[str, str]
+) -> ServingError:  # fmt: skip
+    if name in instead:
+        # By its name, which is one of ours then and no longer only the caller's.
+        told = f"parameter '{name}' is not taken: {instead[name]}"
+        return ServingError("invalid_field", told, field=name)
+    allowed = ", ".join(row.name for row in table)
+    return ServingError(
+        "invalid_field",
+        f"an unknown parameter; allowed are {allowed}" if table else "no parameter is taken",
+        field="parameters",
+    )
+
+
+def _is_padding(value: Any) -> bool:
+    return isinstance(value, bool) or value in ("longest", "do_not_pad")
 
 
 def whole(low: int, high: int | None = None) -> Kind:
@@ -96,6 +125,16 @@ def number(above: float, most: float) -> Kind:
 
     schema = {"type": "number", "exclusiveMinimum": above, "maximum": most}
     return Kind(f"a number above {above:g}, at most {most:g}", fits, f"{most:g}", schema)
+
+
+def between(low: float, high: float) -> Kind:
+    """Any number from one to the other, both included."""
+
+    def fits(value: Any) -> bool:
+        return type(value) in (int, float) and low <= value <= high
+
+    schema = {"type": "number", "minimum": low, "maximum": high}
+    return Kind(f"a number from {low:g} to {high:g}", fits, f"{high:g}", schema)
 
 
 def choice(names: Sequence[str]) -> Kind:
@@ -133,6 +172,11 @@ def texts(limit: int) -> Kind:
     )
 
 
+# How a pipeline puts texts together, which changes no answer here: nothing that pads one is in it.
+_OF_BATCHES = (
+    Parameter("padding", Kind("true, false, longest or do_not_pad", _is_padding)),
+    Parameter("batch_size", whole(1)),
+)
 FLAG = Kind("true or false", lambda value: isinstance(value, bool), schema={"type": "boolean"})
 
 

@@ -93,7 +93,8 @@ a body of FastAPI's, bytes of a body have no limit, and an unknown endpoint is 4
 nobody that a caller has left: such a request stays in the queue until it is answered or its
 deadline passes, unless the server itself cancels it. Behind the gateway two are still
 clearml-serving's own, as `{"detail": …}`: 405 to a method that an endpoint does not take, such as
-`GET /serve/NAME`, and the errors of endpoints whose code is not of this kit.
+`GET /serve/NAME`, and the errors of endpoints whose code is not of this kit, but for a call of
+Triton that found no model or came too late: that is `unavailable` or `deadline`.
 
 """
 

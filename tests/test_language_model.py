@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
@@ -28,7 +29,15 @@ from transformer_serving.desk.convert import Converted, ConvertRequest, convert
 from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.export import language_model as exporter
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.parity.continuations import TOLERANCES, ContinuationReport
+from transformer_serving.desk.parity.continuations import (
+    TOLERANCES,
+    ContinuationReport,
+    Reference,
+)
+from transformer_serving.desk.parity.golden_continuation import (
+    GoldenContinuation,
+    golden_continuations,
+)
 from transformer_serving.desk.source import language_model as language_model_source
 from transformer_serving.desk.source.language_model import open_language_model
 from transformer_serving.engine.model_config import from_text
@@ -179,6 +188,24 @@ def test_the_golden_answer_is_the_finished_engines(tmp_path: Path) -> None:
     bundle = convert(request, tmp_path / "bundle", quiet).bundle
     assert bundle.manifest.precision == "bf16"
     assert answer_of_the_engine(bundle) == bundle.manifest.golden.answer["text"]
+
+
+def test_a_golden_continuation_goes_past_ends_that_come_too_early(tmp_path: Path) -> None:
+    """As the endpoint's own requests do where the model's file has a least number of tokens."""
+    model = save_language_model("llama", tmp_path / "model")
+    defaults = model / "generation_config.json"
+    said = json.loads(defaults.read_text("utf-8"))
+
+    def first(**fields: Any) -> GoldenContinuation:
+        defaults.write_text(json.dumps({**said, **fields}), "utf-8")
+        source = open_language_model(str(model))
+        return golden_continuations(source, Reference(source))[0]
+
+    end = first().row.continuation[0]
+    assert len(first(eos_token_id=end).row.continuation) == 1
+    whole = first(eos_token_id=end, min_new_tokens=100)
+    assert len(whole.row.continuation) == whole.new_tokens
+    assert whole.asked.options.min_new_tokens == whole.new_tokens
 
 
 def test_an_engine_that_can_answer_no_golden_request_is_refused(

@@ -6,7 +6,7 @@ Tested by tests/preprocess/answers/test_equality.py and tests/preprocess/answers
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,15 @@ import numpy as np
 from preprocess.answers.gist import Gist, words
 from preprocess.answers.work import Work
 from preprocess.body_form import BodyForm, TextField
-from preprocess.parameters import FLAG, Parameter, Parameters, choice, read_parameters, whole
+from preprocess.parameters import (
+    FLAG,
+    Kind,
+    Parameter,
+    Parameters,
+    choice,
+    read_parameters,
+    whole,
+)
 from preprocess.request import Request
 from preprocess.rows import Row, logits_of
 from preprocess.tensors import Array
@@ -49,6 +57,13 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+def _no_shorter_than(length: int) -> Kind:
+    """A text is cut at the endpoint's own length, whatever a longer one says."""
+    kind = whole(length)
+    own = "that of the endpoint, at which texts are cut; a shorter one is convert's --seq-len"
+    return replace(kind, wanted=f"{kind.wanted}, {own}")
+
+
 @dataclass(frozen=True)
 class ClassificationParameters(Parameters):
     """`top_k` None means all labels; `legacy` that the caller did not name top_k."""
@@ -75,6 +90,8 @@ class TextClassification:
             Parameter("top_k", whole(1), 1),
             Parameter("function_to_apply", choice(tuple(FUNCTIONS)), activation),
             Parameter("truncation", FLAG),
+            Parameter("max_length", _no_shorter_than(endpoint.tokens.max_length)),
+            Parameter("return_all_scores", FLAG),
         )
         self._defaults = ClassificationParameters(1, legacy=True, function=activation)
 
@@ -82,12 +99,16 @@ class TextClassification:
         if not values:
             return self._defaults
         read = read_parameters(values, self.parameters)
-        every = "top_k" in values and values["top_k"] is None
+        every = values["top_k"] is None if "top_k" in values else read["return_all_scores"] is True
+        truncation = read["truncation"]
+        if truncation is None and read["max_length"] is not None:
+            # As a tokenizer of transformers is told to cut by it.
+            truncation = True
         return ClassificationParameters(
             top_k=None if every else read["top_k"],
             legacy="top_k" not in values,
             function=read["function_to_apply"].lower(),
-            truncation=read["truncation"],
+            truncation=truncation,
         )
 
     def encode(self, request: Request, tokenizer: Tokenizer) -> Work:

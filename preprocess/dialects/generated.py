@@ -15,19 +15,19 @@ from transformer_serving.contract.heads import GENERATION
 
 _OPENAI = {
     "max_completion_tokens": "max_new_tokens", "max_tokens": "max_new_tokens",
-    "n": "num_return_sequences",
+    "n": "num_return_sequences", "min_tokens": "min_new_tokens",
 }  # fmt: skip
 _TGI = {"inputs": "text"}
 _GENERATE = {
     "text_input": "text", "max_tokens": "max_new_tokens", "stop_words": "stop",
-    "random_seed": "seed",
+    "random_seed": "seed", "min_tokens": "min_new_tokens",
 }  # fmt: skip
 
 
-def _row(name: str, names: Mapping[str, str]) -> Operation:
+def _row(name: str, names: Mapping[str, str], *, needs_engine: bool = True) -> Operation:
     return Operation(
         name, frozenset({GENERATION}), lambda asked: asked.body,
-        lambda answered: Reply(answer_body(answered.answer)), names,
+        lambda answered: Reply(answer_body(answered.answer)), names, needs_engine=needs_engine,
     )  # fmt: skip
 
 
@@ -38,6 +38,7 @@ OPERATIONS = (
     _row("tgi.root", _TGI),
     _row("tgi.generate", _TGI),
     _row("tgi.generate_stream", _TGI),
+    _row("tgi.tokenize", _TGI, needs_engine=False),
     _row("v2.generate", _GENERATE),
     _row("v2.generate_stream", _GENERATE),
 )

@@ -56,14 +56,17 @@ class TokenList:
         encodings = tokenizer.whole(texts, special=request.parameters.special)
         total = sum(len(encoding) for encoding in encodings)
         check_total(total, self._limits)
-        answer = [_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+        answer = [
+            tokens_of(text, encoding) for text, encoding in zip(texts, encodings, strict=True)
+        ]
         return Work(request, (), answer, total // _TOKENS_A_PIECE)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         return work.context
 
 
-def _tokens(text: str, encoding: tokenizers.Encoding) -> list[Token]:
+def tokens_of(text: str, encoding: tokenizers.Encoding) -> list[Token]:
+    """With their places in the text as UTF-8; of the tokenizer's own around it none."""
     columns = zip(
         encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True
     )

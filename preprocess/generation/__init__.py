@@ -18,6 +18,7 @@ from preprocess.dialects.operation import Answered, Asked, Operation
 from preprocess.garbage import keep_collections_short
 from preprocess.generation.answer import StreamAnswer
 from preprocess.generation.dialects import NO_WORK, Way, binary_part, operation_of, way_of
+from preprocess.generation.dialects.tgi import list_tokens
 from preprocess.generation.engine import TextEngine
 from preprocess.generation.engines import ENGINES
 from preprocess.generation.events import close_all, events_of
@@ -29,7 +30,7 @@ from preprocess.generation.voice import Spoken
 from preprocess.metrics_port import open_metrics_port
 from preprocess.passage import Passage, internal_error
 from preprocess.raw_body import as_meant
-from preprocess.response import Answer, answer_response, error_response
+from preprocess.response import Answer, Reply, answer_body, answer_response, error_response
 from preprocess.settings import read_settings
 from preprocess.threads import threads
 from preprocess.tokens import Tokenizer, shared_tokenizer
@@ -59,6 +60,12 @@ class Generated(NamedTuple):
     way: Way
     spoken: Spoken
     deadline: float
+
+
+class Listed(NamedTuple):
+    """What the engine is not asked for: the prompt's tokens."""
+
+    tokens: list[dict[str, Any]]
 
 
 class TextGeneration:
@@ -121,13 +128,29 @@ class TextGeneration:
         passage.own_deadline = wanted.timeout_s is not None
         limit_s = wanted.timeout_s or self.settings.generation_timeout_s
         try:
-            return await self._generate(wanted, state, passage.arrived + limit_s)
+            ask = self._generate if self._needs_engine(state) else self._list_tokens
+            return await ask(wanted, state, passage.arrived + limit_s)
         except ServingError as error:
             return error.without_frames()
         except ENDS:
             raise
         except BaseException as error:
             return internal_error(error, passage)
+
+    @staticmethod
+    def _needs_engine(state: dict[str, Any]) -> bool:
+        conversation: Conversation = state["conversation"]
+        return conversation.operation.needs_engine
+
+    async def _list_tokens(self, wanted: Wanted, state: dict[str, Any], deadline: float) -> Listed:
+        passage: Passage = state["passage"]
+        conversation: Conversation = state["conversation"]
+        read = partial(list_tokens, conversation.asked, wanted, self.tokenizer)
+        wait_s = self.settings.max_wait_s
+        tokens = await threads.run(wanted.characters, read, passage, deadline, wait_s)
+        passage.texts, passage.tokens = 1, len(tokens)
+        passage.tokenized = passage.left = passage.answered = time.monotonic()
+        return Listed(tokens)
 
     async def _generate(self, wanted: Wanted, state: dict[str, Any], deadline: float) -> Generated:
         passage: Passage = state["passage"]
@@ -173,7 +196,13 @@ class TextGeneration:
         headers = self.engine.departures.headers(passage, refusal)
         return error_response(refusal, headers, conversation.operation.dialect)
 
-    def _answer(self, generated: Generated, state: dict[str, Any]) -> Answer | StreamAnswer:
+    def _answer(
+        self, generated: Generated | Listed, state: dict[str, Any]
+    ) -> Answer | StreamAnswer:
+        if isinstance(generated, Listed):
+            headers = self.engine.departures.headers(state["passage"])
+            answer = generated.tokens
+            return answer_response(answer, Reply(answer_body(answer)), headers)
         sequences, way, spoken, deadline = generated
         passage: Passage = state["passage"]
         voice = way.voice(spoken)

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from preprocess.generation.request import Message
+from preprocess.generation.messages import Message
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Generation
 

@@ -6,16 +6,18 @@ Tested by tests/preprocess/generation/test_request.py.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from preprocess.body_form import BodyForm, TextField
+from preprocess.generation.messages import Message, characters_of, read_messages
 from preprocess.parameters import (
     FLAG,
     Kind,
     Parameter,
     Parameters,
+    between,
     is_unicode,
     number,
     read_parameters,
@@ -34,8 +36,8 @@ from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import (
     LEAST_SAMPLING,
-    MAX_ROLE_CHARACTERS,
     MAX_SEED,
+    MOST_PENALTY,
     Generation,
     Sampling,
 )
@@ -47,14 +49,17 @@ _MOST_STOPS, _STOP_CHARACTERS = 16, 256
 _MOST_SEQUENCES = 64
 # None of them says anything where the likeliest token is taken.
 OF_SAMPLING = ("temperature", "top_k", "top_p")
-# What a chat template writes around each message, however little that says: those in use 20 to 60.
-_MESSAGE_CHARACTERS = 64
-# What clients put into a message beside its text, and no model here would be told of.
-_BESIDE_TEXT = ("tool_calls", "function_call", "audio", "images")
+# Nothing here is padded.
+_WITHOUT_EFFECT = (Parameter("pad_token_id", whole(0)),)
+# What `generate` takes beside, and what to send for it.
+_INSTEAD = {
+    "max_length": "it counts the prompt too; send max_new_tokens",
+    "min_length": "it counts the prompt too; send min_new_tokens",
+    "eos_token_id": "the model's own tokens end a text; send more ends as texts in stop",
+    "no_repeat_ngram_size": "the engine does not do it; leave it out",
+}
 # A seed that is drawn is exact in every client's JSON.
 _DRAWN_BITS = 53
-
-Message = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class Wanted:
     @property
     def characters(self) -> int:
         """Of all prompts together: what tokenizing will cost."""
-        return sum(map(len, self.prompts)) + _characters(self.messages or ())
+        return sum(map(len, self.prompts)) + characters_of(self.messages or ())
 
     @property
     def field(self) -> str:
@@ -118,7 +123,7 @@ class TextTask:
 
     def read_parameters(self, values: Mapping[str, Any]) -> TextParameters:
         """Raises ServingError `invalid_field`."""
-        read = read_parameters(values, self.parameters)
+        read = read_parameters(values, self.parameters, _WITHOUT_EFFECT, _INSTEAD)
         if values.get("do_sample") is None:
             # Who speaks of it wants it, whatever the model does unasked.
             read["do_sample"] |= any(values.get(name) is not None for name in OF_SAMPLING)
@@ -127,7 +132,8 @@ class TextTask:
             max_new_tokens=read["max_new_tokens"],
             sampling=Sampling(
                 read["do_sample"], float(read["temperature"]), float(read["top_p"]), read["top_k"],
-                float(read["repetition_penalty"]),
+                float(read["repetition_penalty"]), float(read["frequency_penalty"]),
+                float(read["presence_penalty"]), read["min_new_tokens"],
             ),
             seed=secrets.randbits(_DRAWN_BITS) if seed is None else seed,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
@@ -139,16 +145,22 @@ class TextTask:
         )  # fmt: skip
 
 
+_PENALTY = between(-MOST_PENALTY, MOST_PENALTY)
+
+
 def _table(generation: Generation) -> tuple[Parameter, ...]:
     """What may be asked; the model's own defaults."""
     usual = generation.sampling
     return (
         Parameter("max_new_tokens", whole(1, generation.max_new_tokens)),
+        Parameter("min_new_tokens", whole(0, generation.max_new_tokens), usual.min_new_tokens),
         Parameter("do_sample", FLAG, usual.do_sample),
         Parameter("temperature", number(LEAST_SAMPLING, 100), usual.temperature),
         Parameter("top_p", number(LEAST_SAMPLING, 1), usual.top_p),
         Parameter("top_k", whole(0, 2**31 - 1), usual.top_k),
         Parameter("repetition_penalty", number(LEAST_SAMPLING, 100), usual.repetition_penalty),
+        Parameter("frequency_penalty", _PENALTY, usual.frequency_penalty),
+        Parameter("presence_penalty", _PENALTY, usual.presence_penalty),
         Parameter("seed", whole(0, MAX_SEED)),
         Parameter("stop", _STOPS),
         Parameter("return_full_text", FLAG),
@@ -195,7 +207,7 @@ def read_wanted(body: Any, task: TextTask, limits: Limits) -> Wanted:
     messages = None
     prompts: tuple[str, ...] = ()
     if named == ["messages"]:
-        messages = _messages(body["messages"], limits)
+        messages = read_messages(body["messages"], limits)
     else:
         prompts = _prompts(body[named[0]], named[0], limits)
     many = isinstance(body[named[0]], list) and messages is None
@@ -227,62 +239,6 @@ def _prompts(value: Any, name: str, limits: Limits) -> tuple[str, ...]:
     for row in rows:
         check_text(row, TextField(name), limits)
     return tuple(rows)
-
-
-def _messages(value: Any, limits: Limits) -> tuple[Message, ...]:
-    """Role and content of each, the texts of content's parts as one."""
-    if not isinstance(value, list) or not value:
-        raise wrong("messages", "a list of objects with role and content", value)
-    rows = tuple(map(_message, value))
-    characters = _characters(rows)
-    if characters > limits.max_characters:
-        raise ServingError(
-            "too_large",
-            "the messages have too many characters together, roles and "
-            f"{_MESSAGE_CHARACTERS} for each message included; send fewer or shorter ones",
-            field="messages", limit=limits.max_characters, got=characters,
-        )  # fmt: skip
-    return rows
-
-
-def _characters(messages: Sequence[Message]) -> int:
-    """Of the text that a template makes of them, about."""
-    texts = sum(len(row["role"]) + len(row["content"]) for row in messages)
-    return texts + _MESSAGE_CHARACTERS * len(messages)
-
-
-def _message(value: Any) -> Message:
-    if not isinstance(value, Mapping):
-        raise wrong("messages", "a list of objects with role and content", value)
-    beside = next((name for name in _BESIDE_TEXT if value.get(name)), None)
-    if beside is not None:
-        raise ServingError(
-            "impossible", f"'{beside}' of a message is not supported; send messages of text alone",
-            field="messages",
-        )  # fmt: skip
-    role, content = value.get("role"), value.get("content")
-    if isinstance(content, list) and all(map(_is_text_part, content)):
-        content = "\n".join(part["text"] for part in content)
-    if not isinstance(role, str) or not isinstance(content, str):
-        raise ServingError(
-            "invalid_field", "each of the 'messages' must have a role and a content of text",
-            field="messages",
-        )  # fmt: skip
-    if len(role) > MAX_ROLE_CHARACTERS:
-        raise ServingError(
-            "invalid_field", "the role of a message has too many characters", field="messages",
-            limit=MAX_ROLE_CHARACTERS, got=len(role),
-        )  # fmt: skip
-    if not is_unicode(role + content):
-        raise ServingError("invalid_field", "a message holds a lone surrogate", field="messages")
-    return {"role": role, "content": content}
-
-
-def _is_text_part(part: Any) -> bool:
-    return (
-        isinstance(part, Mapping) and part.get("type") == "text"
-        and isinstance(part.get("text"), str)
-    )  # fmt: skip
 
 
 def _stream(body: Mapping[str, Any]) -> bool:

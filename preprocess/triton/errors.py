@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.generation import OPTIONS, SAMPLING
 
 
 class AwayError(ServingError):
@@ -51,6 +52,8 @@ class Rule:
 # What the backend of language models puts before its own words, which says more than the status:
 # gRPC has UNAVAILABLE of servers that are gone, too.
 _OWN_UNAVAILABLE, _OWN_INVALID = "UNAVAILABLE: ", "INVALID_ARG: "
+# Of one of before, which finds it elsewhere than contract.generation puts what it does not know.
+_LACKS_SAMPLING = f"{OPTIONS}: field '{SAMPLING}' is missing"
 
 RULES = (
     Rule((), "Exceeds maximum queue size", "overloaded", "the engine's queue is full"),
@@ -71,6 +74,11 @@ RULES = (
     Rule((), _OWN_UNAVAILABLE, "unavailable", "the engine is not able to work"),
     Rule((), "blocks of the cache", "too_large",
          "the engine's cache does not hold prompt and new tokens together; ask for fewer"),
+    Rule(
+        (), _LACKS_SAMPLING, "impossible",
+        "the engine's image is older than the endpoint's bundle, and has no penalties and least "
+        "numbers of tokens; leave them out, or give Triton this kit's image",
+    ),
     Rule((), _OWN_INVALID, "engine_failed", "the engine refused this input"),
     Rule(
         ("UNAVAILABLE", "CANCELLED"), "", "unavailable",

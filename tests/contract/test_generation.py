@@ -1,20 +1,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
+from preprocess.triton.errors import error_of
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.generation import (
     LEAST_SAMPLING,
     MAX_SEED,
+    MOST_PENALTY,
     Options,
     Sampling,
     read_options,
 )
+
+OF_BEFORE = {"max_new_tokens", "eos_ids", "sampling", "seed", "logprobs", "first"}
 
 
 def test_what_is_written_is_read_back(generation_fields: dict[str, Any]) -> None:
@@ -61,6 +66,9 @@ SAMPLINGS = st.builds(
     top_p=st.floats(LEAST_SAMPLING, 1, exclude_min=True),
     top_k=st.integers(0, 2**31 - 1),
     repetition_penalty=st.floats(LEAST_SAMPLING, 100, exclude_min=True),
+    frequency_penalty=st.floats(-MOST_PENALTY, MOST_PENALTY),
+    presence_penalty=st.floats(-MOST_PENALTY, MOST_PENALTY),
+    min_new_tokens=st.integers(0, 10_000_000),
 )
 
 
@@ -79,13 +87,46 @@ def test_options_cross_the_wire_whole(options: Options) -> None:
     assert read_options(options.to_json()) == options
 
 
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "min_new_tokens"])
+def test_what_an_engine_of_before_would_pass_over_it_refuses(name: str) -> None:
+    """It looks for the sampling where it is of all other requests."""
+    usual = Sampling(True, 1.0, 1.0, 0, 1.0)
+    changed: dict[str, Any] = {name: 1}
+    plain, more = (Options(4, (), one, 0) for one in (usual, replace(usual, **changed)))
+    assert "sampling" in json.loads(plain.to_json())
+    assert read_options(more.to_json()) == more
+    known = {key: told for key, told in json.loads(more.to_json()).items() if key in OF_BEFORE}
+    with pytest.raises(ContractError) as refusal:
+        read_options(json.dumps(known).encode())
+    told = error_of("INTERNAL", f"INVALID_ARG: {refusal.value}")
+    assert told.kind.code == "impossible"
+    assert "older than the endpoint's bundle" in told.message
+
+
 def test_options_of_another_version_are_taken() -> None:
     """Preprocess comes with the bundle and the engine with the image: either may be the older."""
     options = Options(1, (), Sampling(True, 1.0, 1.0, 0, 1.0), 0)
     fields = json.loads(options.to_json())
     newer = json.dumps({**fields, "of a version to come": 1}).encode()
     del fields["first"]
+    for name in ("frequency_penalty", "presence_penalty", "min_new_tokens"):
+        del fields["sampling"][name]
     assert read_options(newer) == read_options(json.dumps(fields).encode()) == options
+
+
+@pytest.mark.parametrize("value", [-2.1, 2.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
+def test_a_penalty_that_is_none_is_refused(name: str, value: float) -> None:
+    changed: dict[str, Any] = {name: value}
+    sampling = replace(Sampling(True, 1.0, 1.0, 0, 1.0), **changed)
+    with pytest.raises(ContractError, match=f"'{name}' must be from -2 to 2"):
+        read_options(Options(1, (), sampling, 0).to_json())
+
+
+def test_no_more_tokens_are_wanted_at_least_than_there_may_be() -> None:
+    sampling = replace(Sampling(True, 1.0, 1.0, 0, 1.0), min_new_tokens=9)
+    assert Options(4, (), sampling, 0).min_new_tokens == 4
+    assert Options(12, (), sampling, 0).min_new_tokens == 9
 
 
 @pytest.mark.parametrize("value", [0, -1, 1e-300, 101, float("nan"), float("inf")])

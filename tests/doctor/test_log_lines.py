@@ -97,6 +97,12 @@ TEXTS = (
         "IR version 11, this ONNX Runtime reads up to 10",
     ),
     (
+        "no-backend",
+        "failed to load 'bert' version 1: Invalid argument: unable to find backend library for "
+        "backend 'tensorrt', try specifying runtime on the model configuration.",
+        "has no backend tensorrt",
+    ),
+    (
         "platform-backend",
         "unexpected 'platform' and 'backend' pair, got:tensorrt_plan, onnxruntime",
         "do not belong together",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from transformer_serving.engine.auxiliary_config import parse_auxiliary
+from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.endpoint_config import (
     EndpointFields,
     TensorFields,
@@ -77,6 +79,19 @@ def test_a_whole_file_counts_too() -> None:
     config = config_from_endpoint(fields, name="m", files=["any.onnx"])
     assert config.max_batch_size == 4
     assert config.default_model_filename == "any.onnx"
+
+
+@pytest.mark.parametrize("framework", ["", "ONNX", "custom"])
+def test_a_single_file_of_any_name_needs_no_option(tmp_path: Path, framework: str) -> None:
+    """`default_model_filename`, which clearml-serving 1.3.5 refuses, is left out."""
+    source = tmp_path / "model_onnx.bin"
+    source.write_bytes(b"x")
+    repository = Repository(tmp_path / "models")
+    token = repository.stage("m", source, framework)
+    [file] = [path.name for path in repository.files("m", token).iterdir()]
+    fields = dataclasses.replace(DYNAMIC, auxiliary={"platform": "onnxruntime_onnx"})
+    config = config_from_endpoint(fields, name="m", framework=framework, files=[file])
+    assert file in (config.default_model_filename, "model.onnx")
 
 
 @pytest.mark.parametrize(

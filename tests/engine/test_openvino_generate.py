@@ -143,6 +143,65 @@ def test_a_stop_token_ends_a_sequence_and_is_its_last(
     assert caller.ids == built.greedy(ids, 24, repetition_penalty=1.3) != whole
 
 
+def test_no_end_comes_before_the_least_number_of_tokens(
+    triton_server: TritonServer, built: Built, llama: str
+) -> None:
+    [ids] = prompts(2, 9)
+    whole = built.greedy(ids, 24)
+    stop = next(one for at, one in enumerate(whole) if at >= 5 and one not in whole[:at])
+    plain = whole[: whole.index(stop) + 1]
+    for least in (1, len(plain), len(plain) + 4, 30):
+        sampling = replace(GREEDY, min_new_tokens=least)
+        caller = Caller(
+            triton_server, llama, ids, options(24, eos_ids=(stop, 7), sampling=sampling)
+        )
+        caller.end()
+        wanted = built.greedy(ids, 24, eos_token_id=[stop, 7], min_new_tokens=min(least, 24))
+        assert caller.ids == wanted
+        assert (caller.ids == plain) is (least < len(plain))
+    # Whoever goes past every end has none to wait for.
+    sampling = replace(GREEDY, min_new_tokens=5)
+    caller = Caller(triton_server, llama, ids, options(24, sampling=sampling))
+    caller.end()
+    assert caller.ids == whole
+
+
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
+def test_penalties_are_openais_of_the_new_tokens(
+    triton_server: TritonServer, built: Built, llama: str, name: str
+) -> None:
+    """Alone and beside others, by OpenAI's formula; log-probabilities stay the model's own."""
+    asked = prompts(1, 5, 33, 100)
+    plain = [built.greedy(ids, 24) for ids in asked]
+    changed: dict[str, Any] = {name: 1.5}
+    sampling = replace(GREEDY, **changed)
+    callers = [
+        Caller(triton_server, llama, ids, options(24, sampling=sampling, logprobs=True))
+        for ids in asked
+    ]
+    for caller, ids, without in zip(callers, asked, plain, strict=True):
+        caller.end()
+        wanted, own = penalized(built, ids, 24, sampling)
+        assert caller.ids == wanted != without
+        np.testing.assert_allclose(caller.logprobs, own, atol=2e-3)
+
+
+def penalized(
+    built: Built, ids: list[int], new: int, sampling: Sampling
+) -> tuple[list[int], list[float]]:
+    """https://platform.openai.com/docs, "Frequency and presence penalties"."""
+    made: list[int] = []
+    own: list[float] = []
+    for _ in range(new):
+        raw = built.logits([*ids, *made])[-1]
+        scores = raw.clone()
+        for token, count in Counter(made).items():
+            scores[token] -= count * sampling.frequency_penalty + sampling.presence_penalty
+        made.append(int(scores.argmax()))
+        own.append(float(raw.log_softmax(-1)[made[-1]]))
+    return made, own
+
+
 def test_logprobs_are_of_the_models_own_distribution(
     triton_server: TritonServer, built: Built, llama: str
 ) -> None:

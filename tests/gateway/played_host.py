@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
+
 
 class Ours:
     serves_responses = True
@@ -115,8 +117,12 @@ class SessionError(Exception):
 
 
 class RpcError(Exception):
-    def code(self) -> str:
-        return "UNAVAILABLE"
+    def __init__(self, text: str, code: grpc.StatusCode) -> None:
+        super().__init__(text)
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
 
 
 class App:

@@ -168,6 +168,27 @@ def test_what_an_endpoint_raises(way: Server, gateway: Server, raised: str, stat
         assert b"secret" not in reply.raw
 
 
+@pytest.mark.parametrize(
+    ("raised", "status", "code", "after"),
+    [
+        ("UNAVAILABLE", 503, "unavailable", "2"), ("NOT_FOUND", 503, "unavailable", "2"),
+        ("DEADLINE_EXCEEDED", 504, "deadline", None), ("INTERNAL", 500, None, None),
+    ],
+)  # fmt: skip
+def test_a_failed_call_of_an_endpoint_of_another_kind_is_told_by_its_status(
+    way: Server, gateway: Server, raised: str, status: int, code: str | None, after: str | None
+) -> None:
+    """The stock app has 500 for all of them."""
+    reply = way.post("other", {"raise": raised})
+    if way is not gateway or code is None:
+        assert (reply.status, list(reply.json)) == (500, ["detail"])
+        return
+    assert (reply.status, reply.json["code"]) == (status, code)
+    assert list(reply.json) == ["code", "message", "field", "limit", "got"]
+    assert reply.headers.get("retry-after") == after
+    assert b"its own words" not in reply.raw
+
+
 def test_one_connection_carries_many_requests(way: Server) -> None:
     request = b"POST /serve/ours HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
     request += b"content-length: 2\r\n\r\n{}"

@@ -284,6 +284,26 @@ async def test_sigterm_reaches_the_server_after_the_drain(term_handler: list[int
     assert term_handler == [signal.SIGTERM]
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_plain_health_says_what_readiness_does(method: str, term_handler: list[int]) -> None:
+    """Where compose files of servers of one model ask, by `curl -f`."""
+    door = Door(drain=60)
+
+    async def told(path: str) -> tuple[int | None, list[Any]]:
+        door.sent.clear()
+        status = await door.post(path, b"", method=method)
+        return status, [message.get("body") for message in door.sent]
+
+    assert (await told("/health"))[0] == 503
+    await started(door)
+    assert await not_ready_because(door) is None
+    assert await told("/health") == await told("/health/ready")
+    assert (await told("/health"))[0] == 200
+    signal.raise_signal(signal.SIGTERM)
+    assert await told("/health") == await told("/health/ready")
+    assert (await told("/health"))[0] == 503
+
+
 async def test_a_sigterm_that_comes_by_two_ways_is_one(term_handler: list[int]) -> None:
     door = Door(drain=60)
     await started(door)

@@ -49,7 +49,7 @@ from transformer_serving.gateway import page
 from transformer_serving.gateway.access import KEYS_FILE, Access
 from transformer_serving.gateway.asgi import path_of
 from transformer_serving.gateway.front_door import FrontDoor
-from transformer_serving.gateway.keys import Keys, endpoint_url, keys_of
+from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, endpoint_url, keys_of
 from transformer_serving.gateway.page.files import FILES
 from transformer_serving.gateway.routes import call_of
 from transformer_serving.gateway.settings import GENERATE_ENDPOINT, ROOT_ENDPOINT, read_settings
@@ -147,6 +147,7 @@ def rooted(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     ("method", "path", "key", "status"),
     [
         ("GET", "/health/live", None, 200), ("GET", "/health/ready", None, 200),
+        ("GET", "/health", None, 200), ("HEAD", "/health", None, 200),
         ("GET", "/v2/health/live", None, 200), ("GET", "/v2/health/ready", None, 200),
         ("GET", "/health/endpoints", None, 401), ("GET", "/health/endpoints", ALL, 200),
         ("GET", "/metrics", None, 401), ("GET", "/metrics", METRICS, 200), ("GET", "/", None, 200),
@@ -193,7 +194,7 @@ def test_a_key_is_told_of_its_own(door: Server) -> None:
 
 
 def test_health_needs_none(door: Server) -> None:
-    for path in ("/health/live", "/health/ready"):
+    for path in ("/health", "/health/live", "/health/ready"):
         for method in ("GET", "POST"):
             assert door.ask(method, path).status == 200
             assert door.ask(method, path, None, bearer(UNKNOWN)).status == 200
@@ -604,7 +605,7 @@ def test_no_url_slips_by(path: str, query: bytes, root: str, method: str) -> Non
         sent = asked(door, path, query, root, method, key)
         if admits is None:
             assert not REACHED
-            if below not in ("/health/live", "/health/ready", "/metrics"):
+            if below not in (*WITHOUT_KEY, "/metrics"):
                 assert sent[0]["status"] == (403 if key is METRICS else 401)
         else:
             assert all(admits(url) for url in REACHED), (path, query, root, REACHED)

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from grpc import StatusCode
 from hypothesis import given, strategies as st
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Match, Route
@@ -155,6 +156,7 @@ class PanicError(BaseException):
 
 
 SECRET = "the caller's words"
+RPC = "[this] Exception [AioRpcError] status=StatusCode."
 CUDA = "CUDA out of memory. Tried to allocate"
 
 
@@ -167,7 +169,10 @@ CUDA = "CUDA out of memory. Tried to allocate"
         (SessionError(SECRET), 500, "internal", "SessionError (not logged)"),
         (ValueError(SECRET), 422, "refused", "ValueError (not logged)"),
         (UnicodeDecodeError("a", b"", 0, 1, SECRET), 422, "refused", "UnicodeDecodeError"),
-        (RpcError(SECRET), 500, "internal", "[this] Exception [AioRpcError] status=UNAVAILABLE "),
+        (RpcError(SECRET, StatusCode.UNAVAILABLE), 503, "unavailable", RPC + "UNAVAILABLE "),
+        (RpcError(SECRET, StatusCode.NOT_FOUND), 503, "unavailable", RPC + "NOT_FOUND "),
+        (RpcError(SECRET, StatusCode.DEADLINE_EXCEEDED), 504, "deadline", RPC + "DEADLINE"),
+        (RpcError(SECRET, StatusCode.INTERNAL), 500, "internal", RPC + "INTERNAL "),
         (KeyError(SECRET), 500, "internal", "KeyError (not logged)"),
         (ValueError(CUDA), 500, "internal", "ValueError (not logged)"),
         (PanicError(SECRET), 500, "internal", "PanicError (not logged)"),
@@ -235,11 +240,11 @@ async def test_out_of_gpu_memory_restarts_the_worker_after_the_answer() -> None:
 
 
 async def test_engine_errors_are_reported_as_the_operator_set_it() -> None:
-    host = host_of(Processor({"a": RpcError(SECRET)}))
-    host.grpc_aio_ignore_errors = {"UNAVAILABLE"}
-    assert (await ShortWay(host).answer(RequestedEndpoint("a", None), {})).status_code == 500
+    host = host_of(Processor({"a": RpcError(SECRET, StatusCode.UNAVAILABLE)}))
+    host.grpc_aio_ignore_errors = {StatusCode.UNAVAILABLE}
+    assert (await ShortWay(host).answer(RequestedEndpoint("a", None), {})).status_code == 503
     assert not host.reported
-    host.grpc_aio_verbose_errors = {"UNAVAILABLE"}
+    host.grpc_aio_verbose_errors = {StatusCode.UNAVAILABLE}
     await ShortWay(host).answer(RequestedEndpoint("a", None), {})
     assert "(not logged)" in host.reported[0]
 

@@ -196,6 +196,8 @@ def test_metadata(server: Server) -> None:
         "top_k": ("INT64", [1]),
         "function_to_apply": ("BYTES", [1]),
         "truncation": ("BOOL", [1]),
+        "max_length": ("INT64", [1]),
+        "return_all_scores": ("BOOL", [1]),
     }
     assert told == {
         "name": "texts", "versions": ["1"], "platform": "transformer-serving",

@@ -90,11 +90,11 @@ def test_a_tokenizer_with_more_tokens_than_the_model_knows(folder: Path) -> None
 def test_what_generation_config_and_the_tokenizer_say(folder: Path) -> None:
     change(
         folder, "generation_config.json", do_sample=True, temperature=0.7, top_k=0, top_p=0.9,
-        repetition_penalty=1.1, eos_token_id=[2, 5, 10**6], max_new_tokens=20,
+        repetition_penalty=1.1, eos_token_id=[2, 5, 10**6], max_new_tokens=20, min_new_tokens=3,
     )  # fmt: skip
     change(folder, "tokenizer_config.json", chat_template="{{ messages }}")
     generation = open_language_model(str(folder), max_length=100, name="other").generation
-    assert generation.sampling == Sampling(True, 0.7, 0.9, 0, 1.1)
+    assert generation.sampling == Sampling(True, 0.7, 0.9, 0, 1.1, min_new_tokens=3)
     assert not generation.top_k_is_unsaid
     assert generation.eos_ids == (2, 5)
     assert generation.default_new_tokens == 20
@@ -103,7 +103,9 @@ def test_what_generation_config_and_the_tokenizer_say(folder: Path) -> None:
 
 
 def test_numbers_that_cannot_be_are_taken_as_unsaid(folder: Path) -> None:
-    change(folder, "generation_config.json", temperature=0.0, top_p=2, top_k=None)
+    change(
+        folder, "generation_config.json", temperature=0.0, top_p=2, top_k=None, min_new_tokens=-1
+    )
     generation = open_language_model(str(folder)).generation
     assert generation.sampling == Sampling(False, 1.0, 1.0, 50, 1.0)
     assert generation.top_k_is_unsaid

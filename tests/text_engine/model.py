@@ -127,7 +127,8 @@ class TritonPythonModel:
 
     def send(self, sender: Any, new: list[int], options: Any, state: tuple[int, int, int]) -> None:
         logprobs = [-0.5 * (1 + one % 3) for one in new] if options["logprobs"] else []
-        seeded = options["seed"] if options["sampling"]["do_sample"] else None
+        sampling = options.get("full_sampling") or options["sampling"]
+        seeded = options["seed"] if sampling["do_sample"] else None
         if seeded is not None:
             new = [12 + (one + seeded) % 20 for one in new]
         tensors = [

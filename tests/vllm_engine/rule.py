@@ -38,7 +38,7 @@ OUTPUTS = {
 # SamplingParams of vLLM 0.5.5, those that the backend is asked for.
 PARAMETERS = {
     "max_tokens", "temperature", "repetition_penalty", "ignore_eos", "stop_token_ids", "logprobs",
-    "top_p", "top_k", "seed", "stop",
+    "top_p", "top_k", "seed", "stop", "frequency_penalty", "presence_penalty", "min_tokens",
 }  # fmt: skip
 
 
@@ -125,11 +125,12 @@ def chosen(prompt: list[int], at: int, told: dict[str, Any]) -> int:
 
 
 def reason_of(made: list[int], told: dict[str, Any]) -> str | None:
-    if made[-1] in told["stop_token_ids"]:
-        return "stop"
-    text = "".join(f" {word_of(token)}" for token in made)
-    if any(stop in text for stop in told.get("stop", ())):
-        return "stop"
+    # Before the least number vLLM looks for no end at all, a stop string included.
+    if len(made) > told.get("min_tokens", 0):
+        text = "".join(f" {word_of(token)}" for token in made)
+        found = any(stop in text for stop in told.get("stop", ()))
+        if found or made[-1] in told["stop_token_ids"]:
+            return "stop"
     return "length" if len(made) >= told["max_tokens"] else None
 
 

@@ -64,6 +64,7 @@ class TransformersEngine:
     def _continued(self, prompt: list[int], told: Mapping[str, Any]) -> list[tuple[int, float]]:
         config = transformers.GenerationConfig(
             max_new_tokens=told["max_tokens"],
+            min_new_tokens=told.get("min_tokens"),
             do_sample=False,
             eos_token_id=told["stop_token_ids"] or None,
             pad_token_id=0,

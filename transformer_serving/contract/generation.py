@@ -31,8 +31,12 @@ MAX_SEED = 2**63 - 1
 # Temperature, top_p and repetition penalty are above it: engines hold them in 32 bits, where less
 # becomes zero, which they refuse.
 LEAST_SAMPLING = 1e-6
+# Frequency and presence penalties are from its negative to it, as OpenAI has them.
+MOST_PENALTY = 2.0
 # Of a message's role, which names who speaks: chat templates know of a few short words.
 MAX_ROLE_CHARACTERS = 64
+# Of the options: how to choose, and the same where it asks more than an engine of before knows.
+SAMPLING, _FULL_SAMPLING = "sampling", "full_sampling"
 _MAX_ID = 2**31 - 1
 _MAX_IDS = 256
 
@@ -52,7 +56,10 @@ class Sampling:
     """How the next token is chosen; the terms and their meaning are transformers'.
 
     `top_k` 0 and `top_p` 1.0 leave every token in. Without `do_sample` the likeliest is taken and
-    the three beside it say nothing.
+    the three beside it say nothing. The frequency and presence penalties are OpenAI's: taken off a
+    token's score for each time that it was generated, and once where it was at all. No token of
+    `eos_ids` is chosen before there are `min_new_tokens`. An engine of before does not know these
+    three: Options says how it is kept from passing them over.
     """
 
     do_sample: bool
@@ -60,6 +67,14 @@ class Sampling:
     top_p: float
     top_k: int
     repetition_penalty: float
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    min_new_tokens: int = 0
+
+    @property
+    def asks_more(self) -> bool:
+        """Whether an engine of before would write another text."""
+        return any((self.frequency_penalty, self.presence_penalty, self.min_new_tokens))
 
 
 @dataclass(frozen=True)
@@ -99,8 +114,17 @@ class Options:
     logprobs: bool = False
     first: bool = False
 
+    @property
+    def min_new_tokens(self) -> int:
+        """As many as there may be, where the model's own number is above that."""
+        return min(self.sampling.min_new_tokens, self.max_new_tokens)
+
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        told = asdict(self)
+        if self.sampling.asks_more:
+            # An engine of before misses what it has always been told, and refuses the call.
+            told[_FULL_SAMPLING] = told.pop(SAMPLING)
+        return json.dumps(told).encode()
 
 
 @dataclass(frozen=True)
@@ -133,7 +157,7 @@ def read_generation(fields: Fields) -> Generation:
         max_new_tokens=most,
         default_new_tokens=fields.number("default_new_tokens", low=1, high=most),
         eos_ids=_ids(fields, vocabulary - 1),
-        sampling=_sampling(fields.inner("sampling")),
+        sampling=_sampling(fields.inner(SAMPLING)),
         special_tokens=special,
         chat_template=fields.optional("chat_template", str),
         top_k_is_unsaid=fields.take("top_k_is_unsaid", bool, default=False),
@@ -148,7 +172,9 @@ def read_options(text: bytes) -> Options | Farewell:
     return Options(
         max_new_tokens=fields.number("max_new_tokens", low=1, high=MAX_POSITIONS),
         eos_ids=_ids(fields, _MAX_ID),
-        sampling=_sampling(fields.inner("sampling")),
+        sampling=_sampling(
+            fields.inner(_FULL_SAMPLING if _FULL_SAMPLING in fields.values else SAMPLING)
+        ),
         seed=fields.number("seed", low=0, high=MAX_SEED),
         logprobs=fields.take("logprobs", bool, default=False),
         first=fields.take("first", bool, default=False),
@@ -162,6 +188,9 @@ def _sampling(fields: Fields) -> Sampling:
         top_p=_sampled(fields, "top_p", 1.0),
         top_k=fields.number("top_k", low=0, high=_MAX_ID),
         repetition_penalty=_sampled(fields, "repetition_penalty", 100.0),
+        frequency_penalty=_penalty(fields, "frequency_penalty"),
+        presence_penalty=_penalty(fields, "presence_penalty"),
+        min_new_tokens=fields.number("min_new_tokens", low=0, high=MAX_POSITIONS, default=0),
     )
 
 
@@ -172,6 +201,17 @@ def _sampled(fields: Fields, name: str, most: float) -> float:
         raise ContractError(
             f"{fields.where}: field '{name}' must be above {LEAST_SAMPLING:g} and at most "
             f"{most:g}, got {value:g}"
+        )
+    return value
+
+
+def _penalty(fields: Fields, name: str) -> float:
+    value = fields.take(name, float, default=0.0)
+    # Also false for NaN.
+    if not -MOST_PENALTY <= value <= MOST_PENALTY:
+        raise ContractError(
+            f"{fields.where}: field '{name}' must be from -{MOST_PENALTY:g} to {MOST_PENALTY:g}, "
+            f"got {value:g}"
         )
     return value
 

@@ -49,7 +49,8 @@ FINISHES = {
 
 def sampling_of(options: Options, stop: Sequence[str] = ()) -> dict[str, Any]:
     """In vLLM's terms. What ends a sequence is the bundle's ids, not what vLLM finds in the model's
-    files; stop strings are told so that it ends by itself, where preprocess ends it too."""
+    files; stop strings are told so that it ends by itself, where preprocess ends it too, but for
+    those before the least number of tokens, where it looks for none and preprocess leaves it."""
     sampling = options.sampling
     found: dict[str, Any] = {
         "max_tokens": options.max_new_tokens,
@@ -67,6 +68,12 @@ def sampling_of(options: Options, stop: Sequence[str] = ()) -> dict[str, Any]:
             "top_k": sampling.top_k or -1,
             "seed": options.seed,
         }
+    asked = {
+        "frequency_penalty": sampling.frequency_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "min_tokens": options.min_new_tokens,
+    }
+    found |= {name: value for name, value in asked.items() if value}
     if stop:
         found["stop"] = list(stop)
     return found

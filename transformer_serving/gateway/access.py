@@ -29,8 +29,8 @@ KEYS_FILE = AccessSetting(
     VARIABLE,
     "--keys",
     "File of keys, made by `transformer-serving keys add`; every request but those for "
-    "/health/live and /health/ready, also under /v2, then needs one. It is read again when it "
-    "changes.",
+    "/health, /health/live and /health/ready, the last two also under /v2, then needs one. It is "
+    "read again when it changes.",
 )
 OPEN = AccessSetting(
     "TRANSFORMER_SERVING_OPEN",

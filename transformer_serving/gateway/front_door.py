@@ -41,7 +41,7 @@ from transformer_serving.gateway.exchange import Exchange
 from transformer_serving.gateway.figures.metrics import PATH as METRICS, Metrics
 from transformer_serving.gateway.figures.traffic import NOBODY, Traffic, Visit
 from transformer_serving.gateway.golden_rounds import GoldenRounds
-from transformer_serving.gateway.health import PREFIX, Health
+from transformer_serving.gateway.health import PLAIN, PREFIX, Health
 from transformer_serving.gateway.host.errors import unknown_response
 from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
 from transformer_serving.gateway.page.files import PageFiles
@@ -197,7 +197,7 @@ class FrontDoor:
     async def _tell_of_itself(self, exchange: Exchange) -> None:
         """What names no endpoint, and is no question in a dialect."""
         send = adding(exchange.send, exchange.answer_headers)
-        if exchange.path.startswith(PREFIX):
+        if exchange.path == PLAIN or exchange.path.startswith(PREFIX):
             await self._health.answer(exchange.path, send)
         elif exchange.path == METRICS:
             await self._metrics.answer(send, exchange.headers.get(b"accept", b""))

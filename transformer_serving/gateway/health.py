@@ -1,4 +1,7 @@
-"""/health/live, /health/ready and /health/endpoints of one worker."""
+"""/health/live, /health/ready, /health/endpoints of one worker; /health is the second of them.
+
+Tested by tests/gateway/test_front_door.py.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from transformer_serving.gateway.golden_rounds import EVERY_S, GoldenRounds
 from transformer_serving.gateway.shutdown import Shutdown
 
 PREFIX = "/health/"
+# Where compose files and probes of servers of one model ask.
+PLAIN = "/health"
 _ONE = "endpoints/"
 OF_AN_ENDPOINT = PREFIX + _ONE
 # A result this old says nothing any more. A round may wait for a change of the configuration, which
@@ -34,7 +39,7 @@ class Health:
         results = self._rounds.results
         if name == "live":
             await send_json(send, 200, {"live": True})
-        elif name == "ready":
+        elif name in ("ready", PLAIN):
             reason = self.not_ready()
             status = 200 if reason is None else 503
             await send_json(send, status, {"ready": reason is None, "reason": reason})

@@ -16,6 +16,7 @@ from transformer_serving.contract.worker.sdk_patience import wait_between_tries
 from transformer_serving.gateway.figures.file import keep_figures_with_room
 from transformer_serving.gateway.figures.metrics import tell_syncs
 from transformer_serving.gateway.host.code_files import fetch_beside
+from transformer_serving.gateway.host.errors import answer_failed_calls
 from transformer_serving.gateway.host.faults import fence
 from transformer_serving.gateway.host.preprocess_gate import guard
 from transformer_serving.gateway.host.task import without_analysis
@@ -37,6 +38,7 @@ host.app.router.routes[:] = [
     route for route in host.app.router.routes if getattr(route, "path", "") not in _FROM_ELSEWHERE
 ]
 parse_sections_once()
+answer_failed_calls(host)
 fence(host.ModelRequestProcessor)
 tell_syncs(host.ModelRequestProcessor)
 tell_rollouts(host.ModelRequestProcessor)

@@ -9,13 +9,15 @@ from transformer_serving.contract.keys import Key
 from transformer_serving.contract.known_keys import KnownKeys, forbidden
 from transformer_serving.gateway.access import Access
 from transformer_serving.gateway.figures.metrics import PATH as METRICS
-from transformer_serving.gateway.health import OF_AN_ENDPOINT
+from transformer_serving.gateway.health import OF_AN_ENDPOINT, PLAIN
 from transformer_serving.gateway.short_way import RequestedEndpoint
 
 log = logging.getLogger("transformer_serving.gateway")
 
 # For balancers and kubelets, which bring none; they name no endpoint.
-WITHOUT_KEY = frozenset({"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"})
+WITHOUT_KEY = frozenset(
+    {PLAIN, "/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"}
+)
 
 
 class Keys(KnownKeys):

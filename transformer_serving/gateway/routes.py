@@ -79,6 +79,7 @@ def _tgi(base: str) -> tuple[Route, ...]:
         Route("POST", f"{base}/", "tgi.root", streams=True),
         Route("POST", f"{base}/generate", "tgi.generate"),
         Route("POST", f"{base}/generate_stream", "tgi.generate_stream", media_type=events),
+        Route("POST", f"{base}/tokenize", "tgi.tokenize"),
         Route("POST", f"{base}/v1/completions", "openai.completions", streams=True),
         Route("POST", f"{base}/v1/chat/completions", "openai.tgi_chat", streams=True),
         Route("GET", f"{base}/health", "tgi.health", media_type=plain),

@@ -46,6 +46,7 @@ WAYS = {
     "tgi.generate": Way(tgi.read_whole, tgi.TgiVoice),
     "tgi.generate_stream": Way(tgi.read_stream, tgi.TgiVoice),
     "tgi.root": Way(tgi.read_root, tgi.RootVoice),
+    "tgi.tokenize": Way(tgi.read_tokenize, tgi.TgiVoice),
     "hf.inference": Way(tgi.read_root, tgi.RootVoice),
     "v2.infer": Way(v2.read, ours.OwnVoice, v2.write),
     "v2.generate": Way(generate.read_whole, generate.GenerateVoice),

@@ -14,9 +14,8 @@ from typing import Any
 
 from preprocess.dialects.operation import Asked, check_name, read_fields, read_flag
 from preprocess.generation.dialects.parameters import (
-    LEAST,
     VLLM_LACKS,
-    check_least,
+    VLLM_TAKEN,
     said_twice,
     taken,
 )
@@ -32,19 +31,15 @@ _TAKEN = {
     **{
         name: name
         for name in (
-            "do_sample", "max_new_tokens", "repetition_penalty", "seed", "stop", "temperature",
-            "top_k", "top_p", "ignore_eos", "truncate",
+            "do_sample", "max_new_tokens", "min_new_tokens", "repetition_penalty", "seed", "stop",
+            "temperature", "top_k", "top_p", "ignore_eos", "truncate",
         )
     },
-    "max_tokens": "max_new_tokens", "random_seed": "seed", "stop_words": "stop",
+    "max_tokens": "max_new_tokens", "random_seed": "seed", "stop_words": "stop", **VLLM_TAKEN,
 }  # fmt: skip
 # What this engine does not have, and the values that ask for nothing, as TensorRT-LLM's own
 # examples do with "".
-_LACKS: Mapping[str, tuple[Any, ...]] = {
-    **VLLM_LACKS, "beam_width": (None, 1), "frequency_penalty": (None, 0),
-    "presence_penalty": (None, 0),
-}  # fmt: skip
-_NEUTRAL = (*_LACKS, LEAST)
+_LACKS: Mapping[str, tuple[Any, ...]] = {**VLLM_LACKS, "beam_width": (None, 1)}
 _END, _PAD = "end_id", "pad_id"
 _OWN = ("exclude_input_in_output", "stream", _END, _PAD)
 _FIELDS = ("id", "text_input", "parameters", *_TAKEN, *_OWN)
@@ -60,14 +55,13 @@ def read_stream(asked: Asked) -> dict[str, Any]:
 
 def _read(asked: Asked, *, stream: bool) -> dict[str, Any]:
     """Parameters may stand in `parameters` or beside it; `stream` is the path's to say."""
-    body = read_fields(asked.body, _FIELDS, _NEUTRAL)
+    body = read_fields(asked.body, _FIELDS, tuple(_LACKS))
     check_name(body, "id")
     inner = body.get("parameters")
     if not isinstance(inner, dict | None):
         raise wrong("parameters", "an object", inner)
     parameters = _both(body, inner or {})
-    refuse_others(parameters, (*_TAKEN, *_OWN, LEAST), _LACKS)
-    check_least(parameters, ("stop", "stop_words"))
+    refuse_others(parameters, (*_TAKEN, *_OWN), _LACKS)
     _check_ids(parameters, asked)
     read_flag(parameters, "stream")
     without = read_flag(parameters, "exclude_input_in_output")
@@ -84,7 +78,7 @@ def _read(asked: Asked, *, stream: bool) -> dict[str, Any]:
 
 def _both(body: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of both places."""
-    beside = {name: body[name] for name in (*_TAKEN, *_OWN, *_NEUTRAL) if name in body}
+    beside = {name: body[name] for name in (*_TAKEN, *_OWN, *_LACKS) if name in body}
     for name in beside.keys() & inner.keys():
         if None not in (inner[name], beside[name]) and inner[name] != beside[name]:
             raise said_twice(name, f"'{name}' in 'parameters' and beside it")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from preprocess.dialects.operation import Asked, check_name, read_fields, read_flag
-from preprocess.generation.dialects.parameters import LEAST, VLLM_LACKS, check_least, taken
+from preprocess.generation.dialects.parameters import VLLM_LACKS, VLLM_TAKEN, taken
 from preprocess.generation.dialects.sampling import as_vllm, fold_seed
 from preprocess.request import wrong
 from transformer_serving.contract.errors import ServingError
@@ -21,7 +21,7 @@ _TAKEN = {
     "max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens",
     "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "seed": "seed",
     "repetition_penalty": "repetition_penalty", "n": "num_return_sequences", "stop": "stop",
-    "ignore_eos": "ignore_eos",
+    "ignore_eos": "ignore_eos", **VLLM_TAKEN,
 }  # fmt: skip
 # About the caller and its billing.
 _UNHEARD = (
@@ -30,8 +30,8 @@ _UNHEARD = (
 )  # fmt: skip
 # What this engine does not have, and the values that ask for nothing.
 _LACKS: Mapping[str, tuple[Any, ...]] = {
-    "best_of": (None, 1), "frequency_penalty": (None, 0), "presence_penalty": (None, 0),
-    "logit_bias": (None, {}), "suffix": (None, ""), "tools": (None, []), "functions": (None, []),
+    "best_of": (None, 1), "logit_bias": (None, {}), "suffix": (None, ""), "tools": (None, []),
+    "functions": (None, []),
     "tool_choice": (None, "none", "auto"), "function_call": (None, "none", "auto"),
     "response_format": (None, {"type": "text"}), "top_logprobs": (None, 0),
     "modalities": (None, ["text"]), "audio": (None,), "prediction": (None,),
@@ -39,12 +39,11 @@ _LACKS: Mapping[str, tuple[Any, ...]] = {
     "verbosity": (None, "medium"), "add_generation_prompt": (None, True),
     "continue_final_message": (None, False), **VLLM_LACKS,
 }  # fmt: skip
-_NEUTRAL = (*_LACKS, LEAST)
 _COMMON = ("model", "stream", "stream_options", "logprobs", *_TAKEN, *_UNHEARD)
 
 
 def read_completion(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("prompt", "echo", *_COMMON), _NEUTRAL)
+    body = read_fields(asked.body, ("prompt", "echo", *_COMMON), tuple(_LACKS))
     prompt = body.get("prompt")
     rows = prompt if isinstance(prompt, list) else [prompt]
     if any(type(row) in (int, list) for row in rows):
@@ -72,7 +71,7 @@ def read_completion(asked: Asked) -> dict[str, Any]:
 
 
 def read_chat(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("messages", *_COMMON), _NEUTRAL)
+    body = read_fields(asked.body, ("messages", *_COMMON), tuple(_LACKS))
     own = _read(asked, body, echo=False, logprobs=read_flag(body, "logprobs"))
     own["messages"] = body.get("messages")
     return own
@@ -84,7 +83,6 @@ def _read(asked: Asked, body: Mapping[str, Any], *, echo: bool, logprobs: bool) 
             raise ServingError(
                 "impossible", f"field '{name}' is not supported; leave it out", field=name
             )
-    check_least(body, ("stop",))
     check_name(body, "model")
     _check_stream_options(body)
     parameters = {"do_sample": True, **taken(body, _TAKEN)}

@@ -1,4 +1,4 @@
-"""A caller's parameters by our names, and what those of vLLM ask that is not here.
+"""A caller's parameters by our names, and those of vLLM: which are taken, and which are not here.
 
 Tested by tests/preprocess/generation/test_voices.py.
 """
@@ -18,7 +18,11 @@ VLLM_LACKS: Mapping[str, tuple[Any, ...]] = {
     "skip_special_tokens": (None, True), "spaces_between_special_tokens": (None, True),
     "include_stop_str_in_output": (None, False), "prompt_logprobs": (None,),
 }  # fmt: skip
-LEAST = "min_tokens"
+# Of both, and of OpenAI's own.
+VLLM_TAKEN = {
+    "frequency_penalty": "frequency_penalty", "presence_penalty": "presence_penalty",
+    "min_tokens": "min_new_tokens",
+}  # fmt: skip
 
 
 def taken(body: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -40,17 +44,3 @@ def said_twice(field: str, both: str) -> ServingError:
         "invalid_field", f"{both} say different things of one parameter; send one of them",
         field=field,
     )  # fmt: skip
-
-
-def check_least(body: Mapping[str, Any], stops: tuple[str, ...]) -> None:
-    """A least number of tokens asks for nothing at 0, nor beside `ignore_eos`, which goes on to the
-    most there may be, as load generators send both. Raises ServingError (422).
-    """
-    least = body.get(LEAST)
-    goes_on = body.get("ignore_eos") is True and not any(body.get(name) for name in stops)
-    if least not in (None, 0) and not (type(least) is int and goes_on):
-        raise ServingError(
-            "impossible",
-            f"'{LEAST}' is not supported; leave it out, or send 'ignore_eos' and no stop beside it",
-            field=LEAST,
-        )  # fmt: skip

@@ -12,7 +12,9 @@ from preprocess.generation.request import OF_SAMPLING
 from transformer_serving.contract.generation import LEAST_SAMPLING, MAX_SEED, Generation
 
 _SPEAKING_OF_IT = ("do_sample", *OF_SAMPLING, "typical_p")
-_WITHOUT_EFFECT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
+_WITHOUT_EFFECT = {
+    "temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0, "min_new_tokens": 0,
+}  # fmt: skip
 
 
 def as_vllm(own: dict[str, Any], generation: Generation | None) -> None:

@@ -1,5 +1,5 @@
-"""text-generation-inference: /tgi/NAME/generate, /generate_stream, and its root, which is the
-Hugging Face Inference API's too.
+"""text-generation-inference: /tgi/NAME/generate, /generate_stream, /tokenize, and its root, which
+is the Hugging Face Inference API's too.
 
 Fields and answers are those of its openapi.json, as npm's @huggingface/tasks has them in types.
 A stop string ends the text and is not part of it. Its router reads the fields that it knows and
@@ -15,25 +15,27 @@ from types import MappingProxyType
 from typing import Any
 
 from preprocess.dialects.operation import Asked, given, read_flag, read_object
+from preprocess.dialects.token_list import tokens_of
 from preprocess.generation.dialects.sampling import as_tgi, fold_seed
+from preprocess.generation.request import Wanted
 from preprocess.generation.sequence import Piece, Sequence, Token
 from preprocess.generation.voice import Spoken, ending_of, event
 from preprocess.request import wrong
+from preprocess.tokens import Tokenizer
 from transformer_serving.contract.dialects import dialect_of
 from transformer_serving.contract.errors import ServingError
 
 _TAKEN = {
     name: name
     for name in (
-        "do_sample", "max_new_tokens", "repetition_penalty", "return_full_text", "seed", "stop",
-        "temperature", "top_k", "top_p", "truncate",
+        "do_sample", "frequency_penalty", "max_new_tokens", "repetition_penalty",
+        "return_full_text", "seed", "stop", "temperature", "top_k", "top_p", "truncate",
     )
 }  # fmt: skip
 # What this engine does not have, and the values that ask for nothing.
 _LACKS: Mapping[str, tuple[Any, ...]] = {
-    "adapter_id": (None,), "best_of": (None, 1), "frequency_penalty": (None, 0),
-    "grammar": (None,), "top_n_tokens": (None, 0), "typical_p": (None, 1),
-    "watermark": (None, False), "decoder_input_details": (None, False),
+    "adapter_id": (None,), "best_of": (None, 1), "grammar": (None,), "top_n_tokens": (None, 0),
+    "typical_p": (None, 1), "watermark": (None, False), "decoder_input_details": (None, False),
 }  # fmt: skip
 _SEVERAL = "num_return_sequences"
 _OWN = ("details", _SEVERAL)
@@ -60,6 +62,26 @@ def read_root(asked: Asked) -> dict[str, Any]:
     stream = read_flag(body, "stream")
     own = _read(body, _LACKS_OF_ONE if stream else _LACKS, stream=stream, full_text=True)
     return {"text": body.get("inputs"), "parameters": own, "stream": stream}
+
+
+def read_tokenize(asked: Asked) -> dict[str, Any]:
+    """A body as for /generate, whose parameters change no token."""
+    body = read_object(asked.body)
+    read_flag(body, "add_special_tokens")
+    return {"text": one_text(body, "inputs")}
+
+
+def list_tokens(asked: Asked, wanted: Wanted, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Of the whole text, however long; special tokens have none of it."""
+    [text] = wanted.prompts
+    special = read_flag(asked.body, "add_special_tokens", default=True)
+    [encoding] = tokenizer.whole([text], special=special)
+    return [
+        {"id": row["id"], "text": "", "start": 0, "stop": 0}
+        if row["special"] and row["start"] is None
+        else {name: row[name] for name in ("id", "text", "start", "stop")}
+        for row in tokens_of(text, encoding)
+    ]
 
 
 def _read_one(asked: Asked, *, stream: bool) -> dict[str, Any]:

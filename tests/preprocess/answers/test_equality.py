@@ -12,6 +12,7 @@ from tests.preprocess.answers.families import (
     FAMILIES,
     FIRST_TOKEN_FAMILIES,
     LABELS,
+    MAX_LENGTH,
     TOKEN_FAMILIES,
     Family,
 )
@@ -64,6 +65,40 @@ def test_text_classification(name: str) -> None:
         same(served, name, inputs, parameters)
 
     check()
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"truncation": True, "padding": True, "batch_size": 2, "max_length": MAX_LENGTH},
+        {"max_length": MAX_LENGTH},
+        {"padding": False, "truncation": True, "batch_size": 8, "top_k": None},
+    ],
+)
+def test_text_classification_as_pipelines_are_usually_called(parameters: dict[str, Any]) -> None:
+    family = FAMILIES["bert"]
+    served = serve(family, "text-classification", family.model("sequence"))
+    for inputs in ("tea", ["tea", "a small warm room"], "tea " * 60):
+        same(served, "bert", inputs, parameters)
+
+
+def test_all_scores_of_the_pipeline_of_before() -> None:
+    """transformers 4's: the answer of its `top_k` None, in one more list for one text."""
+    family = FAMILIES["bert"]
+    served = serve(family, "text-classification", family.model("sequence"))
+
+    def answer(inputs: Any, **parameters: Any) -> Any:
+        return served.answer({"inputs": inputs, "parameters": parameters})
+
+    def same_as(found: Any, reference: Any) -> None:
+        check_equal("text-classification", found, reference)
+
+    one, two = answer("tea", top_k=None), answer(["tea", "snow"], top_k=None)
+    assert len(one) == len(LABELS)
+    same_as(answer("tea", return_all_scores=True), [one])
+    same_as(answer(["tea", "snow"], return_all_scores=True), two)
+    same_as(answer("tea", return_all_scores=False), answer("tea"))
+    same_as(answer("tea", return_all_scores=True, top_k=1), answer("tea", top_k=1))
 
 
 @pytest.mark.parametrize(

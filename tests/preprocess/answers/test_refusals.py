@@ -71,6 +71,10 @@ def parameters(**values: Any) -> dict[str, Any]:
 CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("text-classification", parameters(top_k=0), 400, "top_k"),
     ("text-classification", parameters(function_to_apply="relu"), 400, "function_to_apply"),
+    ("text-classification", parameters(max_length=MAX_LENGTH - 1), 400, "max_length"),
+    ("text-classification", parameters(return_all_scores=1), 400, "return_all_scores"),
+    ("text-classification", parameters(padding="max_length"), 400, "padding"),
+    ("fill-mask", parameters(batch_size=0), 400, "batch_size"),
     ("text-classification", {"text_pair": LONG}, 413, None),
     ("text-classification", {"text": LONG}, 413, None),
     ("token-classification", parameters(aggregation_strategy="all"), 400, "aggregation_strategy"),

@@ -78,7 +78,7 @@ def test_seeds_are_drawn_anew(endpoint: Endpoint) -> None:
         ({"text": [PROMPT, PROMPT], "stream": True}, "impossible", "text"),
         ({"text": PROMPT, "timeout_ms": 0}, "invalid_field", "timeout_ms"),
         ({"text": PROMPT, "parameters": 1}, "invalid_field", "parameters"),
-        ({"text": PROMPT, "parameters": {"max_length": 1}}, "invalid_field", "parameters"),
+        ({"text": PROMPT, "parameters": {"nothing": 1}}, "invalid_field", "parameters"),
         ({"messages": []}, "invalid_field", "messages"),
         ({"messages": [{"role": "user"}]}, "invalid_field", "messages"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "invalid_field", "messages"),
@@ -183,6 +183,8 @@ def test_what_clients_send_back_of_an_answer_is_taken(endpoint: Endpoint) -> Non
         ("max_new_tokens", 0), ("max_new_tokens", 33), ("max_new_tokens", True),
         ("do_sample", 1), ("temperature", 0), ("temperature", 101), ("temperature", True),
         ("top_p", 0), ("top_p", 1.1), ("top_k", -1), ("repetition_penalty", 0),
+        ("frequency_penalty", 2.01), ("presence_penalty", -2.01), ("presence_penalty", True),
+        ("min_new_tokens", -1), ("min_new_tokens", 33),
         ("seed", -1), ("seed", 2**63), ("stop", ""), ("stop", ["a"] * 17), ("stop", "a" * 257),
         ("stop", [1]), ("num_return_sequences", 0), ("truncate", 0), ("return_full_text", "no"),
     ],
@@ -193,6 +195,27 @@ def test_a_parameter_out_of_its_range_is_named(endpoint: Endpoint, name: str, va
     assert refusal.value.kind.code == "invalid_field"
     assert refusal.value.field == name
     assert name in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("max_length", "send max_new_tokens"), ("min_length", "send min_new_tokens"),
+        ("eos_token_id", "send more ends as texts in stop"), ("no_repeat_ngram_size", "leave it"),
+    ],
+)  # fmt: skip
+def test_what_generate_takes_and_an_endpoint_does_not_is_told_what_to_send(
+    endpoint: Endpoint, name: str, told: str
+) -> None:
+    with pytest.raises(ServingError, match=told) as refusal:
+        read({"text": PROMPT, "parameters": {name: 3}}, endpoint)
+    assert (refusal.value.kind.code, refusal.value.field) == ("invalid_field", name)
+
+
+def test_what_changes_no_text_is_taken(endpoint: Endpoint) -> None:
+    more = {"pad_token_id": 3, "padding": True, "batch_size": 4, "seed": 1}
+    found = read({"text": PROMPT, "parameters": more}, endpoint)
+    assert found == read({"text": PROMPT, "parameters": {"seed": 1}}, endpoint)
 
 
 JSON = st.recursive(

@@ -184,6 +184,42 @@ def test_our_own_form_samples_where_a_value_of_it_is_sent(
     assert found.do_sample is wanted
 
 
+@pytest.mark.parametrize("operation", ["ours", "tgi.generate", *OPENAI, *GENERATE])
+def test_penalties_and_a_least_number_are_taken_by_their_names(operation: str) -> None:
+    named = {"frequency_penalty": -2, "presence_penalty": 0.5, "min_tokens": 4}
+    wanted = {"frequency_penalty": -2.0, "presence_penalty": 0.5, "min_new_tokens": 4}
+    if operation == "ours":
+        named["min_new_tokens"] = named.pop("min_tokens")
+    if operation.startswith("tgi"):
+        # Its router knows of the first alone.
+        named = {"frequency_penalty": 1.5}
+        wanted = {"frequency_penalty": 1.5, "presence_penalty": 0.0, "min_new_tokens": 0}
+    if operation == "ours" or operation.startswith("tgi"):
+        prompt = "text" if operation == "ours" else "inputs"
+        found = sampling(operation, {prompt: PROMPT, "parameters": named})
+    else:
+        found = sampling(operation, {**body_of(operation), **named})
+    assert {name: getattr(found, name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("operation", TGI)
+@pytest.mark.parametrize(("parameters", "least"), [({"do_sample": True}, 0), ({}, 6)])
+def test_tgi_has_the_models_least_number_where_nothing_is_said(
+    operation: str, parameters: dict[str, Any], least: int
+) -> None:
+    usual = dataclasses.asdict(dataclasses.replace(OWN, min_new_tokens=6))
+    endpoint = read_endpoint(json.dumps(fields(sampling=usual)))
+    body = {"inputs": PROMPT, "parameters": parameters}
+    assert sampling_of(endpoint, operation, body).min_new_tokens == least
+
+
+@pytest.mark.parametrize("operation", GENERATE)
+def test_generate_has_the_least_number_by_our_name_too(operation: str) -> None:
+    beside = {**body_of(operation), "min_new_tokens": 3}
+    inside = {**body_of(operation), "parameters": {"min_new_tokens": 3}}
+    assert [sampling(operation, body).min_new_tokens for body in (beside, inside)] == [3, 3]
+
+
 def test_false_is_no_temperature() -> None:
     with pytest.raises(ServingError) as refusal:
         sampling("v2.generate", {"text_input": PROMPT, "temperature": False})

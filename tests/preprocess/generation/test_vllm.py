@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from tests.vllm_engine import (
     serving_in_triton,
     with_numpy_1,
 )
+from transformer_serving.contract.generation import Options, Sampling
+from transformer_serving.contract.vllm import sampling_of
 
 pytestmark = pytest.mark.slow
 SERVERS = ("here", "triton") if CHECK in os.environ else ("here",)
@@ -75,6 +78,20 @@ async def test_the_bundles_own_tokens_end_it(vllm: Asker, server: VllmServer) ->
     assert (await vllm.answer(ignoring))["text"] == "w20 w21 </s> w20 w21 w20"
 
 
+async def test_no_end_comes_before_the_least_number_of_tokens(vllm: Asker) -> None:
+    body = {"text": "w20 w21 </s>", "parameters": {"min_new_tokens": 4, "max_new_tokens": 9}}
+    assert (await vllm.answer(body))["text"] == "w20 w21 </s> w20 w21 w20 w21"
+
+
+def test_penalties_are_told_by_vllms_names_where_they_are_asked_for() -> None:
+    usual = Sampling(False, 1.0, 1.0, 0, 1.0)
+    asks = replace(usual, frequency_penalty=-2.0, presence_penalty=0.5, min_new_tokens=20)
+    told, plain = (sampling_of(Options(16, (3,), one, 0)) for one in (asks, usual))
+    assert told == {
+        **plain, "frequency_penalty": -2.0, "presence_penalty": 0.5, "min_tokens": 16,
+    }  # fmt: skip
+
+
 async def test_a_stop_string_ends_it_at_both_ends(vllm: Asker, server: VllmServer) -> None:
     """The engine ends by itself there, so that no stream is cancelled for it."""
     before = len(server.lived())
@@ -83,6 +100,18 @@ async def test_a_stop_string_ends_it_at_both_ends(vllm: Asker, server: VllmServe
     assert (await vllm.events(body))[-2]["finish_reason"] == "stop_sequence"
     await until(lambda: len(server.lived()) == before + 2)
     assert server.lived()[before:] == ["ended 3"] * 2
+
+
+async def test_a_stop_string_before_the_least_number_ends_it_here(
+    vllm: Asker, server: VllmServer
+) -> None:
+    """vLLM looks for none by then, and is left."""
+    before = len(server.lived())
+    parameters = {"stop": "1 w", "min_new_tokens": 30, "max_new_tokens": 32}
+    body = {"text": "w30 w31", "parameters": parameters}
+    assert (await vllm.answer(body))["text"] == "w30 w31 w30 w3"
+    await until(lambda: len(server.lived()) == before + 1)
+    assert server.lived()[-1] != "ended 3"
 
 
 async def test_seeds_repeat_and_sequences_have_their_own(vllm: Asker) -> None:

@@ -214,13 +214,13 @@ async def test_stop_and_eos_are_both_stop(text: Asker) -> None:
         ({"best_of": 2}, 422, "best_of"),
         ({"echo": True, "logprobs": 0}, 422, "logprobs"),
         ({"echo": True, "logprobs": 1}, 422, "logprobs"),
-        ({"presence_penalty": 0.5}, 422, "presence_penalty"),
+        ({"presence_penalty": 2.1}, 400, "presence_penalty"),
+        ({"frequency_penalty": "1"}, 400, "frequency_penalty"),
         ({"logit_bias": {"1": 2}}, 422, "logit_bias"),
         ({"stream_options": 1}, 400, "stream_options"),
         ({"max_tokens": 3, "max_completion_tokens": 4}, 400, "max_completion_tokens"),
-        ({"min_tokens": 2}, 422, "min_tokens"),
-        ({"min_tokens": 2, "ignore_eos": True, "stop": "w21"}, 422, "min_tokens"),
-        ({"min_tokens": "2", "ignore_eos": True}, 422, "min_tokens"),
+        ({"min_tokens": "2", "ignore_eos": True}, 400, "min_tokens"),
+        ({"min_tokens": 33}, 400, "min_tokens"),
         ({"min_p": 0.1}, 422, "min_p"),
         ({"stop_token_ids": [3]}, 422, "stop_token_ids"),
         ({"nothing": 1}, 400, None),
@@ -240,7 +240,7 @@ async def test_errors_are_openais(
     ("operation", "prompt", "refused"),
     [
         (CHAT, "messages", ("tools", "functions", "audio", "logit_bias", "suffix")),
-        (COMPLETIONS, "prompt", ("suffix", "best_of", "presence_penalty")),
+        (COMPLETIONS, "prompt", ("suffix", "best_of", "min_p")),
         ("v2.generate", "text_input", ("bad_words", "beam_width")),
     ],
 )
@@ -425,6 +425,27 @@ async def test_tgi_is_overloaded_with_429_and_fails_in_its_stream(text: Asker) -
 async def test_nothing_new_is_an_event_of_tgi_all_the_same(text: Asker) -> None:
     [event] = await text.events({"inputs": "</s>"}, "tgi.generate_stream")
     assert (event["generated_text"], event["details"]["finish_reason"]) == ("", "eos_token")
+
+
+async def test_tgis_tokenize_lists_the_prompts_tokens(text: Asker) -> None:
+    """Whatever the parameters are, and however long it is: the engine is not asked."""
+    body = {"inputs": "w20 slow", "parameters": {"max_new_tokens": 10**9}}
+    wanted = [
+        {"id": 20, "text": "w20", "start": 0, "stop": 3},
+        {"id": 4, "text": "slow", "start": 4, "stop": 8},
+    ]
+    assert await text.answer(body, "tgi.tokenize") == wanted
+    assert await text.answer({**body, "add_special_tokens": False}, "tgi.tokenize") == wanted
+    assert len(await text.answer({"inputs": "w20 " * 100}, "tgi.tokenize")) == 100
+    # Places are those of UTF-8.
+    told = await text.answer({"inputs": "ü w20"}, "tgi.tokenize")
+    assert [(row["text"], row["start"], row["stop"]) for row in told] == [
+        ("ü", 0, 2),
+        ("w20", 3, 6),
+    ]
+    for wrong in ({"inputs": ["w20"]}, {}, {"inputs": "w20", "add_special_tokens": 1}):
+        status, error = await text.refusal(wrong, "tgi.tokenize")
+        assert (status, error["error_type"]) == (422, "validation")
 
 
 async def test_an_end_of_tgi_without_a_token_has_the_text_too(text: Asker) -> None:
@@ -613,7 +634,8 @@ async def test_tensorrts_own_example_is_answered(text: Asker, inside: bool) -> N
         ({"max_tokens": 1, "max_new_tokens": 5}, 400, "max_tokens"),
         ({"stop": ["tea"], "stop_words": ["teas"]}, 400, "stop_words"),
         ({"temperature": 0.5, "parameters": {"temperature": 0.6}}, 400, "temperature"),
-        ({"parameters": {"min_tokens": 2}}, 422, "min_tokens"),
+        ({"parameters": {"min_tokens": -1}}, 400, "min_tokens"),
+        ({"frequency_penalty": -2.1}, 400, "frequency_penalty"),
     ],
 )
 async def test_what_generate_refuses_by_the_name_that_was_sent(

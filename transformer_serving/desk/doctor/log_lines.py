@@ -122,6 +122,13 @@ KNOWN = (
         "convert again with this kit, or move the pin: transformer-serving versions use RELEASE",
     ),
     _row(
+        "no-backend",
+        r"unable to find backend library for backend '(?P<got>[\w-]+)'",
+        "this Triton has no backend {got}",
+        "serve it where its image has it, a GPU's with compose/gpu.yaml; or convert again for this "
+        "one: transformer-serving convert MODEL --engine openvino",
+    ),
+    _row(
         "platform-backend",
         r"unexpected 'platform' and 'backend' pair, got:\s?(?P<got>\S+)",
         "the endpoint's --aux-config names a platform and a backend that do not belong together: "

@@ -97,14 +97,17 @@ class Reference:
         self.spreads: list[float] = []
 
     def row(
-        self, prompt: Sequence[int], new: int, eos_ids: Sequence[int] = (), penalty: float = 1.0
-    ) -> GreedyRow:
-        """The greedy continuation of `prompt` by at most `new` tokens."""
+        self, prompt: Sequence[int], new: int, eos_ids: Sequence[int] = (), penalty: float = 1.0,
+        least: int = 0,
+    ) -> GreedyRow:  # fmt: skip
+        """The greedy continuation of `prompt` by at most `new` tokens, without an end before
+        `least` of them."""
         import torch
         from transformers import GenerationConfig
 
         config = GenerationConfig(
             max_new_tokens=new,
+            min_new_tokens=least or None,
             do_sample=False,
             eos_token_id=list(eos_ids) or None,
             pad_token_id=0,

@@ -80,7 +80,9 @@ def golden_continuations(
     sampling = replace(generation.sampling, do_sample=False)
     found = []
     for text, prompt in _prompts(tokenizer, generation.max_positions):
-        row = reference.row(prompt, new, generation.eos_ids, sampling.repetition_penalty)
+        options = Options(new, generation.eos_ids, sampling, 0)
+        penalty, least = sampling.repetition_penalty, options.min_new_tokens
+        row = reference.row(prompt, new, options.eos_ids, penalty, least)
         written = _written(tokenizer, row)
         found.append(GoldenContinuation(text, row, written, sampling, new))
     return tuple(found)

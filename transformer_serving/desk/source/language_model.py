@@ -113,7 +113,7 @@ def _generation(
         max_new_tokens=positions - 1,
         default_new_tokens=min(new, max(1, positions // 2)),
         eos_ids=_eos_ids(config, defaults, vocabulary),
-        sampling=_sampling(defaults),
+        sampling=_sampling(defaults, positions),
         special_tokens={
             name: str(text)
             for name, text in loaded.special_tokens_map.items()
@@ -181,8 +181,8 @@ def _eos_ids(
     return tuple(one for one in ids if isinstance(one, int) and 0 <= one < vocabulary)
 
 
-def _sampling(defaults: Mapping[str, Any]) -> Sampling:
-    """Of the four numbers those that cannot be are taken as unsaid: greedy models' configs have a
+def _sampling(defaults: Mapping[str, Any], positions: int) -> Sampling:
+    """Of its numbers those that cannot be are taken as unsaid: greedy models' configs have a
     temperature of 0."""
 
     def number(name: str, unsaid: float, most: float) -> float:
@@ -190,13 +190,14 @@ def _sampling(defaults: Mapping[str, Any]) -> Sampling:
         usable = isinstance(value, int | float) and LEAST_SAMPLING < value <= most
         return float(value) if usable and value is not None else unsaid
 
-    top_k = _top_k(defaults)
+    top_k, least = _top_k(defaults), defaults.get("min_new_tokens")
     return Sampling(
         do_sample=bool(defaults.get("do_sample")),
         temperature=number("temperature", 1.0, 100.0),
         top_p=number("top_p", 1.0, 1.0),
         top_k=_TOP_K if top_k is None else top_k,
         repetition_penalty=number("repetition_penalty", 1.0, 100.0),
+        min_new_tokens=min(max(0, least), positions - 1) if isinstance(least, int) else 0,
     )
 
 

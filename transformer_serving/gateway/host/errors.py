@@ -1,7 +1,8 @@
 """What the host's process_request raised, as status and our JSON body.
 
 Status and logging are those of serve_model in clearml_serving.serving.main, but that one fault is
-told once a second; the body is ours and, unlike the host's, repeats nothing of the request.
+told once a second, and that a call of Triton that found no model or came too late has a status of
+its own; the body is ours and, unlike the host's, repeats nothing of the request.
 
 Tested by tests/gateway/test_error_rows.py.
 """
@@ -10,11 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from transformer_serving.contract.dialects import current_dialect
@@ -28,6 +30,18 @@ log = logging.getLogger("transformer_serving.gateway")
 # Stands where the host's log line would repeat the request.
 _WITHHELD = "(not logged)"
 _CUDA_TEXTS = ("CUDA out of memory. ", "NVML_SUCCESS == r INTERNAL ASSERT FAILED")
+
+# Of a call of Triton by its gRPC status, which code and message; of any other, a fault of ours.
+_AWAY = (
+    "unavailable",
+    "the engine is not reachable, or does not serve this model; transformer-serving status says "
+    "why",
+)
+_CALLS = {
+    "UNAVAILABLE": _AWAY,
+    "NOT_FOUND": _AWAY,
+    "DEADLINE_EXCEEDED": ("deadline", "the engine's answer did not come in time"),
+}
 
 _UNKNOWN = (UNKNOWN_ENDPOINT, unknown_endpoint().message)
 
@@ -80,6 +94,8 @@ def host_error_response(
 ) -> Response:
     """To be called while the exception is handled: the host's log line may want its trace."""
     row = next(row for row in table if isinstance(error, row.exception))
+    if (known := _of_call(host, error)) is not None:
+        row = replace(row, code=known[0], message=known[1])
     if row.report is None:
         return _response(row.code, row.message)
     fault = faults.note(error, is_logged=row.code == "internal")
@@ -94,6 +110,30 @@ def host_error_response(
     tell(log, fault, error, current_request_id())
     told = f"{row.message}, reference {fault.reference}; see the worker's log"
     return _response(row.code, told)
+
+
+def _of_call(host: Any, error: BaseException | None) -> tuple[str, str] | None:
+    """Code and message of a call of Triton that failed in a way that the caller can wait out."""
+    if not isinstance(error, host.AioRpcError):
+        return None
+    return _CALLS.get(error.code().name)
+
+
+def answer_failed_calls(host: Any) -> None:
+    """Of endpoints that the host's own app answers: it has 500 for whatever Triton's engine said.
+
+    What it raised that for stands behind its exception, and is in the ClearML log already.
+    """
+    usual = host.app.exception_handlers[HTTPException]
+
+    async def answer(request: Any, error: HTTPException) -> Response:
+        known = _of_call(host, error.__context__)
+        if known is None:
+            usual_answer: Response = await usual(request, error)
+            return usual_answer
+        return _response(*known)
+
+    host.app.add_exception_handler(HTTPException, answer)
 
 
 def unknown_response() -> Response:

@@ -39,6 +39,7 @@ _OF_ONE = ("v2.model", "v2.config", "tei.info", "tgi.info", "hf.info")
 _HEALTH = (
     ("/health/live", "Whether the worker runs", (200,)),
     ("/health/ready", "Whether requests should be sent to the worker", (200, 503)),
+    ("/health", "The same as /health/ready", (200, 503)),
     ("/health/endpoints", "The golden request of every endpoint", (200,)),
     ("/health/endpoints/{name}", "Whether this endpoint can answer", (200, 503)),
 )

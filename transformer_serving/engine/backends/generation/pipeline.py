@@ -122,7 +122,8 @@ def _config(options: Options) -> Any:
     """The options in openvino_genai's terms.
 
     Neither a stop string, which without its own tokenizer poisons the pipeline, nor several
-    sequences can be asked for.
+    sequences can be asked for. Its `no_repeat_ngram_size` is never set: without beams it is taken
+    and does nothing.
     """
     config = genai.GenerationConfig()
     config.max_new_tokens = options.max_new_tokens
@@ -131,9 +132,12 @@ def _config(options: Options) -> Any:
     if options.eos_ids:
         config.eos_token_id = options.eos_ids[0]
         config.stop_token_ids = set(options.eos_ids)
+        config.min_new_tokens = options.min_new_tokens
     config.logprobs = int(options.logprobs)
     sampling = options.sampling
     config.repetition_penalty = sampling.repetition_penalty
+    config.frequency_penalty = sampling.frequency_penalty
+    config.presence_penalty = sampling.presence_penalty
     config.do_sample = sampling.do_sample
     if sampling.do_sample:
         config.temperature = sampling.temperature
