@@ -75,10 +75,12 @@ def _ends_at_blanks(library: Any) -> bool:
     """Whether what stands before a blank has the same tokens whatever comes behind it.
 
     True of BERT's words, and of GPT-2's, which have a blank at their beginning alone. No normalizer
-    of these goes past one. An added token may be found beyond a blank that it has in it.
+    of these goes past one. An added token may be found beyond a blank that it has in it, or that
+    BERT's normalizer makes of another white space there.
     """
     words, model, normalizer = library.pre_tokenizer, library.model, library.normalizer
-    if any(" " in token.content for token in library.get_added_tokens_decoder().values()):
+    added = library.get_added_tokens_decoder().values()
+    if any(any(map(str.isspace, token.content)) for token in added):
         return False
     if type(words) is pre_tokenizers.BertPreTokenizer:
         return type(model) is models.WordPiece and (

@@ -129,6 +129,20 @@ def test_a_long_texts_beginning_is_enough(kind: str) -> None:
     assert Beginning(library, left).of("tea " * 1000) == "tea " * 1000
 
 
+@pytest.mark.parametrize("space", ["\t", "\n", "\u3000"])
+def test_a_token_may_go_on_behind_the_blank_that_the_normalizer_makes_of_its_space(
+    space: str,
+) -> None:
+    library = bert()
+    library.add_tokens([AddedToken(space.join("a" * 8), normalized=True)])
+    library.enable_truncation(8)
+    text = f"{'☃' * 12} " * 4 + "a " * 8 + "tea tea"
+    wanted = library.encode(text)
+    assert wanted.tokens[5] == " ".join("a" * 8)
+    [row] = Tokenizer(library.to_str().encode(), TOKENS).encode([text], True, LIMITS)
+    assert row.ids == wanted.ids
+
+
 OPTIONS = list(product((True, False), (True, False), (None, True, False), (True, False)))
 
 
