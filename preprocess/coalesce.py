@@ -30,7 +30,7 @@ from preprocess.tokens import Encoded
 from preprocess.traced_calls import TracedTickets, traced_call
 from preprocess.waiting import Batch, WaitingTexts
 from transformer_serving.contract.endpoint import Endpoint
-from transformer_serving.contract.errors import caller_left, too_late
+from transformer_serving.contract.errors import ServingError, caller_left, too_late
 
 # Turns of the loop to wait for more texts while the queue still grows.
 GROW_TURNS = 8
@@ -123,7 +123,7 @@ class Coalescer:
                 # Neither refused nor counted: a health check must not turn callers away.
                 await self._wait(ticket, encoded, asker)
                 return ticket.stay()
-            self.check_wait(asker, deadline, encoded)
+            self._check_wait(ticket, encoded, asker)
             wait_s = self.dispatch.wait_s(ticket.came, free=self._is_free())
             taken = self.admission.enter(self._share, ticket.tokens, wait_s)
             try:
@@ -164,6 +164,15 @@ class Coalescer:
                 caller.remove_done_callback(left)
             if ticket.missing:
                 ticket.give_up(self._waiting)
+
+    def _check_wait(self, ticket: Ticket, encoded: Sequence[Encoded], asker: Asker) -> None:
+        """Raises as check_wait does; what is late by now is given up, as it is in an idle queue."""
+        try:
+            self.check_wait(asker, ticket.deadline, encoded)
+        except ServingError as error:
+            if error.kind.code == DEADLINE:
+                self._abandon(ticket, DEADLINE)
+            raise
 
     def _late(self, ticket: Ticket) -> None:
         if ticket.fail(self._waiting, too_late()):

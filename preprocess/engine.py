@@ -100,9 +100,9 @@ class Engine:
         """
         queue, wait_s = self._queue(), self._settings.max_wait_s
         passage.texts = len(request.pairs or request.texts)
-        if waits:
-            queue.check_wait(passage, deadline)
         with self._given_up(passage):
+            if waits:
+                queue.check_wait(passage, deadline)
             return await threads.run(request.characters, encode, passage, deadline, wait_s)
 
     async def render(

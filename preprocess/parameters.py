@@ -13,12 +13,21 @@ from typing import Any
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.fields import kind_of
 
+# To tokenize a text, or to make a row, takes as long as so many of its characters besides.
+CHARACTERS_A_TEXT = 16
+
 
 class Parameters:
     """What a task read of its parameters."""
 
     # Of the texts among them, each tokenized once.
     characters = 0
+
+    def rows(self, first: Sequence[str], second: Sequence[str]) -> int:
+        """What the rows cost that are made of the request's texts, in characters to be tokenized;
+        0 where each of them is a row as it was tokenized.
+        """
+        return 0
 
     def repeated(self, first: Sequence[str], second: Sequence[str]) -> tuple[str, int]:
         """The field that is tokenized again with each of the request's texts, and its characters

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from preprocess.body_form import BodyForm, TextField
-from preprocess.parameters import Parameters, is_unicode
+from preprocess.parameters import CHARACTERS_A_TEXT, Parameters, is_unicode
 from preprocess.raw_body import refuse_json, text_of
 from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.contract.endpoint import Limits
@@ -34,9 +34,14 @@ class Request(NamedTuple):
 
     @property
     def characters(self) -> int:
-        """Of all texts together: what tokenizing will cost."""
-        once = sum(map(len, self.texts)) + sum(map(len, self.pairs or ()))
-        return once + int(self.parameters.characters) + self.repeated[1]
+        """What tokenizing will cost, and making rows of it: characters of all texts together, and
+        as many for each text and row as take as long.
+        """
+        first, second = self.texts, self.pairs or ()
+        parameters: Parameters = self.parameters
+        once = sum(map(len, first)) + sum(map(len, second))
+        once += CHARACTERS_A_TEXT * (len(first) + len(second)) + parameters.characters
+        return once + self.repeated[1] + parameters.rows(first, second)
 
     @property
     def repeated(self) -> tuple[str, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -20,6 +21,8 @@ _IS_PADDED = {
     name: any(axis in (TOKENS, *EXTRA_ROLES) for axes in head.outputs for axis in axes)
     for name, head in HEADS.items()
 }
+# Of so many rows, none longer, the numbers of all are filled in at once.
+_MANY, _SHORT = 8, 64
 _DTYPES: dict[str, type[np.generic]] = {"INT32": np.int32, "INT64": np.int64}
 
 
@@ -36,6 +39,17 @@ def pad(
     }
     for role, array in arrays.items():
         array.fill(fill[role])
+    fill_in = _all_rows if len(encoded) >= _MANY and length <= _SHORT else _row_by_row
+    fill_in(arrays, encoded, length, tokens)
+    for tensor in inputs:
+        if tensor.role in EXTRA_ROLES:
+            arrays[tensor.role] = _extra(encoded, length, tensor, tokens)
+    return [Tensor(tensor.name, tensor.dtype, arrays[tensor.role]) for tensor in inputs]
+
+
+def _row_by_row(
+    arrays: Mapping[str, Array], encoded: Sequence[Encoded], length: int, tokens: Tokens
+) -> None:
     for row, text in enumerate(encoded):
         size = len(text.ids)
         span = slice(0, size) if tokens.padding_side == "right" else slice(length - size, length)
@@ -46,10 +60,20 @@ def pad(
                 array[row, span] = text.type_ids
             else:
                 array[row, span] = 1
-    for tensor in inputs:
-        if tensor.role in EXTRA_ROLES:
-            arrays[tensor.role] = _extra(encoded, length, tensor, tokens)
-    return [Tensor(tensor.name, tensor.dtype, arrays[tensor.role]) for tensor in inputs]
+
+
+def _all_rows(
+    arrays: Mapping[str, Array], encoded: Sequence[Encoded], length: int, tokens: Tokens
+) -> None:
+    """As _row_by_row, the places of all tokens at once: each row costs a microsecond there."""
+    sizes, places = np.array([[len(text.ids)] for text in encoded]), np.arange(length)
+    there = places < sizes if tokens.padding_side == "right" else places >= length - sizes
+    for role, array in arrays.items():
+        if role == "attention_mask":
+            array[:] = there
+            continue
+        rows = [text.ids if role == "input_ids" else text.type_ids for text in encoded]
+        array[there] = np.fromiter(chain.from_iterable(rows), array.dtype)
 
 
 def _extra(encoded: Sequence[Encoded], length: int, tensor: InputTensor, tokens: Tokens) -> Array:

@@ -19,7 +19,8 @@ from preprocess.pace import Pace, Running
 from preprocess.passage import Asker
 from transformer_serving.contract.errors import caller_left, too_late
 
-# Above this many characters the loop would stand still for about a millisecond.
+# Above this many characters, as Request counts them, the loop would stand still for about a
+# millisecond.
 OFF_LOOP_CHARACTERS = 4096
 THREADS = 2
 

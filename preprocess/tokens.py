@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import tokenizers
 
+from preprocess.same_tokens import Beginning, is_plain, plain_library
 from transformer_serving.contract.endpoint import Limits, Tokens
 from transformer_serving.contract.errors import ServingError
 
@@ -53,6 +54,8 @@ class Tokenizer:
     def __init__(self, tokenizer_json: bytes, tokens: Tokens) -> None:
         self.library = library_of(tokenizer_json, tokens)
         self.library.enable_truncation(tokens.max_length, direction=tokens.truncation_side)
+        self._plain = plain_library(self.library, tokens)
+        self._beginning = Beginning(self.library, tokens)
         self.known_ids = tokens.known_ids
         self._tokens = tokens
 
@@ -65,14 +68,35 @@ class Tokenizer:
         was not asked for, or when all texts together are too many tokens; `impossible` when a text
         has no token at all, or one that the model does not know.
         """
-        encodings = self.library.encode_batch_fast(list(inputs))
-        if not (self._tokens.truncate if truncate is None else truncate):
+        if self._tokens.truncate if truncate is None else truncate:
+            encodings = self._cut(inputs)
+        else:
+            encodings = self._encoded(inputs)
             for given, encoding in zip(inputs, encodings, strict=True):
-                if encoding.overflowing:
-                    raise too_long(self._tokens.max_length, self._length(given))
+                if windows := encoding.overflowing:
+                    raise too_long(self._tokens.max_length, self._length(given, encoding, windows))
         rows = [Encoded(encoding.ids, encoding.type_ids) for encoding in encodings]
         check_rows(rows, limits, self.known_ids)
         return rows
+
+    def _cut(self, inputs: Sequence[Input]) -> list[tokenizers.Encoding]:
+        """As _encoded, of long texts without a look at what is cut off."""
+        begun = [self._beginning.of(given) if type(given) is str else given for given in inputs]
+        encodings = self._encoded(begun)
+        for at, (given, read) in enumerate(zip(inputs, begun, strict=True)):
+            if read is not given and not encodings[at].overflowing:
+                # It has longer words than most.
+                [encodings[at]] = self._encoded([given])
+        return encodings
+
+    def _encoded(self, inputs: Sequence[Input]) -> list[tokenizers.Encoding]:
+        library = self.library
+        if self._plain is not None and all(
+            is_plain(given) if type(given) is str else all(map(is_plain, given)) for given in inputs
+        ):
+            library = self._plain
+        encodings: list[tokenizers.Encoding] = library.encode_batch_fast(list(inputs))
+        return encodings
 
     def whole(self, texts: Sequence[str], *, special: bool) -> list[tokenizers.Encoding]:
         """Each text uncut, with special tokens around it or without."""
@@ -89,14 +113,20 @@ class Tokenizer:
         """The library's tokenizer without truncation, made when the first such text comes."""
         return library_of(self.library.to_str().encode(), self._tokens)
 
-    def _length(self, given: Input) -> int:
-        """Tokens of a text or pair before it was cut."""
-        texts = (given,) if isinstance(given, str) else given
-        special = self.library.num_special_tokens_to_add(False)
-        size: int = self.library.num_special_tokens_to_add(len(texts) > 1)
-        for encoding in self.library.encode_batch_fast(list(texts)):
-            windows = (encoding, *encoding.overflowing)
-            size += sum(len(window.ids) - special for window in windows)
+    def _length(
+        self,
+        given: Input,
+        encoding: tokenizers.Encoding,
+        windows: Sequence[tokenizers.Encoding],
+    ) -> int:
+        """Tokens of a text or pair before it was cut, whose first window and others these are."""
+        special: int = self.library.num_special_tokens_to_add(False)
+        if isinstance(given, str):
+            return special + sum(len(window) - special for window in (encoding, *windows))
+        size: int = self.library.num_special_tokens_to_add(True)
+        # The windows of a pair are those of one text with those of the other.
+        for one in self._encoded(given):
+            size += sum(len(window) - special for window in (one, *one.overflowing))
         return size
 
 

@@ -57,14 +57,14 @@ class Windows:
 
     def cut(
         self, piece: tokenizers.Encoding, room: int, stride: int, total: TokenTotal, beside: int = 0
-    ) -> tokenizers.Encoding:
+    ) -> list[tokenizers.Encoding]:
         """The piece in windows of `room` tokens, `stride` of them shared with the next one.
 
         `beside` are the tokens that stand beside it in each of them. Raises ServingError
         `too_large` before windows are made that no request may hold.
         """
         if len(piece) <= room:
-            return piece
+            return [piece]
         windows = -(-(len(piece) - stride) // (room - stride))
         if windows * room > total.limits.max_tokens:
             raise ServingError(
@@ -78,7 +78,8 @@ class Windows:
         total.check((windows - 1) * (room + beside))
         cut = _copy(piece)
         cut.truncate(room, stride=stride, direction=self._side)
-        return cut
+        # The first one still holds all others, and would take them along wherever it goes.
+        return [self.first(piece, room), *cut.overflowing]
 
     def first(self, piece: tokenizers.Encoding, room: int) -> tokenizers.Encoding:
         """The first window alone, whatever comes after it: the piece's `room` first tokens or,
@@ -97,10 +98,12 @@ class Windows:
 
     def join(
         self, first: tokenizers.Encoding, second: tokenizers.Encoding | None = None
-    ) -> list[tokenizers.Encoding]:
-        """The rows of one text or pair, special tokens included: the first and its windows."""
-        whole = self._finish.process(first, second)
-        return [whole, *whole.overflowing]
+    ) -> tokenizers.Encoding:
+        """The row of one text or pair, special tokens included; of windows one at a time, as cut
+        gives them, since the library holds the interpreter's lock while it makes what it is given.
+        """
+        row: tokenizers.Encoding = self._finish.process(first, second)
+        return row
 
 
 def _copy(piece: tokenizers.Encoding) -> tokenizers.Encoding:

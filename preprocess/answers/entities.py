@@ -14,7 +14,7 @@ import tokenizers
 
 from preprocess.answers.classification import softmax
 from preprocess.answers.gist import Gist, words
-from preprocess.answers.work import Work
+from preprocess.answers.work import Work, tokens_at_most, windows_cost
 from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import Parameter, Parameters, choice, read_parameters, texts, whole
 from preprocess.request import Request
@@ -32,11 +32,23 @@ Entity = dict[str, Any]
 
 @dataclass(frozen=True)
 class EntityParameters(Parameters):
-    """`stride` None: a text is one window; else the tokens that two windows share."""
+    """`stride` None: a text is one window; else the tokens that two windows share.
+
+    `longest` is the most tokens of a window, `most` of all together.
+    """
 
     strategy: str
     ignore_labels: frozenset[str]
     stride: int | None
+    longest: int
+    most: int
+
+    def rows(self, first: Sequence[str], second: Sequence[str]) -> int:
+        """The windows of each text."""
+        if self.stride is None:
+            return 0
+        sizes = map(tokens_at_most, first)
+        return sum(windows_cost(size, self.longest, self.stride, self.most) for size in sizes)
 
 
 @dataclass(frozen=True)
@@ -123,6 +135,8 @@ class TokenClassification:
             strategy=(named or "none").lower(),
             ignore_labels=frozenset((ignored,) if isinstance(ignored, str) else ignored),
             stride=read["stride"],
+            longest=self._tokens.max_length,
+            most=self._limits.max_tokens,
         )
 
     def encode(self, request: Request, windows: Windows) -> Work:
@@ -142,7 +156,7 @@ class TokenClassification:
         longest = self._tokens.max_length
         room = longest - windows.special_tokens(pair=False)
         if len(piece) <= room:
-            return windows.join(piece)
+            return [windows.join(piece)]
         if stride is not None:
             if stride >= room:
                 raise ServingError(
@@ -152,10 +166,10 @@ class TokenClassification:
                     limit=room - 1,
                     got=stride,
                 )
-            return windows.join(windows.cut(piece, room, stride, total))
+            return list(map(windows.join, windows.cut(piece, room, stride, total)))
         if not (self._tokens.truncate if request.truncate is None else request.truncate):
             raise too_long(longest, longest - room + len(piece), strides=True)
-        return windows.join(windows.first(piece, room))
+        return [windows.join(windows.first(piece, room))]
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request, context = work.request, work.context

@@ -15,7 +15,14 @@ import numpy as np
 from preprocess.answers.gist import Gist, words
 from preprocess.answers.work import Work
 from preprocess.body_form import BodyForm, TextField
-from preprocess.parameters import Parameter, Parameters, read_parameters, texts, whole
+from preprocess.parameters import (
+    CHARACTERS_A_TEXT,
+    Parameter,
+    Parameters,
+    read_parameters,
+    texts,
+    whole,
+)
 from preprocess.request import Request
 from preprocess.rows import Row
 from preprocess.tokens import Encoded, Tokenizer, check_ids
@@ -50,7 +57,8 @@ class FillMaskParameters(Parameters):
 
     @property
     def characters(self) -> int:  # type: ignore[override]
-        return sum(map(len, self.targets or ()))
+        targets = self.targets or ()
+        return sum(map(len, targets)) + CHARACTERS_A_TEXT * len(targets)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import tokenizers
 from preprocess.answers.context_window import LongestAnswers, Window
 from preprocess.answers.gist import Gist, words
 from preprocess.answers.spans import MOST_SPANS, best_spans, probabilities
-from preprocess.answers.work import CHARACTERS_A_PIECE, Work
+from preprocess.answers.work import CHARACTERS_A_PIECE, Work, tokens_at_most, windows_cost
 from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, whole
 from preprocess.request import Request
@@ -39,7 +39,9 @@ _SHORT = 64
 
 @dataclass(frozen=True)
 class QuestionParameters(Parameters):
-    """`window` and `overlap` in tokens: max_seq_len and doc_stride."""
+    """`window` and `overlap` in tokens: max_seq_len and doc_stride. All windows together have
+    `most` at the most.
+    """
 
     top_k: int
     window: int
@@ -47,6 +49,18 @@ class QuestionParameters(Parameters):
     max_answer_len: int
     handle_impossible_answer: bool
     align_to_words: bool
+    most: int
+
+    def rows(self, first: Sequence[str], second: Sequence[str]) -> int:
+        """Each question beside the windows of its context."""
+        # Many questions share a context.
+        sizes = {context: tokens_at_most(context) for context in dict.fromkeys(second)}
+        return sum(
+            windows_cost(
+                sizes[context], self.window, self.overlap, self.most, tokens_at_most(question)
+            )
+            for question, context in zip(first, second, strict=True)
+        )
 
 
 class QuestionAnswering:
@@ -101,6 +115,7 @@ class QuestionAnswering:
             max_answer_len=answer,
             handle_impossible_answer=read["handle_impossible_answer"],
             align_to_words=read["align_to_words"],
+            most=self._limits.max_tokens,
         )
 
     def encode(self, request: Request, windows: Windows) -> Work:
@@ -146,17 +161,17 @@ class QuestionAnswering:
         total: TokenTotal,
     ) -> list[Window]:
         """The question beside each window of the context."""
-        pair = list(given)
         place = 1 if self._tokens.question_first else 0
-        asked = len(pair[1 - place])
+        context, question = given[place], given[1 - place]
+        asked = len(question)
         special = windows.special_tokens(pair=True)
         room = parameters.window - special - asked
-        if len(pair[place]) > room:
+        cut = [context]
+        if len(context) > room:
             self._check_room(room, asked, parameters)
-            pair[place] = windows.cut(
-                pair[place], room, parameters.overlap, total, beside=asked + special
-            )
-        return [Window(encoding, place) for encoding in windows.join(*pair)]
+            cut = windows.cut(context, room, parameters.overlap, total, beside=asked + special)
+        pairs = ((question, part) if place else (part, question) for part in cut)
+        return [Window(windows.join(*pair), place) for pair in pairs]
 
     def _check_room(self, room: int, asked: int, parameters: QuestionParameters) -> None:
         if room < 1:

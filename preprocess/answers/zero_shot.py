@@ -14,9 +14,17 @@ import tokenizers
 
 from preprocess.answers.classification import LABELS_A_PIECE, softmax
 from preprocess.answers.gist import Gist, ranked
-from preprocess.answers.work import CHARACTERS_A_PIECE, Work
+from preprocess.answers.work import CHARACTERS_A_PIECE, Work, rows_cost, tokens_at_most
 from preprocess.body_form import BodyForm, TextField
-from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters, text, texts
+from preprocess.parameters import (
+    CHARACTERS_A_TEXT,
+    FLAG,
+    Parameter,
+    Parameters,
+    read_parameters,
+    text,
+    texts,
+)
 from preprocess.request import Request, check_repeats
 from preprocess.rows import Row, logits_of
 from preprocess.tensors import Array
@@ -30,13 +38,23 @@ TEMPLATE = "This example is {}."
 
 @dataclass(frozen=True)
 class ZeroShotParameters(Parameters):
+    """`longest` is the most tokens of a row."""
+
     labels: tuple[str, ...]
     hypotheses: tuple[str, ...]
     multi_label: bool
+    longest: int
 
     @property
     def characters(self) -> int:  # type: ignore[override]
-        return sum(map(len, self.hypotheses))
+        return sum(map(len, self.hypotheses)) + CHARACTERS_A_TEXT * len(self.hypotheses)
+
+    def rows(self, first: Sequence[str], second: Sequence[str]) -> int:
+        """Each text beside each hypothesis."""
+        read = sum(min(tokens_at_most(text), self.longest) for text in first)
+        asked = sum(map(tokens_at_most, self.hypotheses))
+        tokens = len(self.hypotheses) * read + len(first) * asked
+        return rows_cost(len(first) * len(self.hypotheses), tokens)
 
 
 class ZeroShotClassification:
@@ -68,7 +86,8 @@ class ZeroShotClassification:
         template = read["hypothesis_template"]
         check_repeats("hypothesis_template", _characters(template, labels), self._limits)
         hypotheses = tuple(template.format(label) for label in labels)
-        return ZeroShotParameters(tuple(labels), hypotheses, read["multi_label"])
+        longest = self._tokens.max_length
+        return ZeroShotParameters(tuple(labels), hypotheses, read["multi_label"], longest)
 
     def _check_count(self, pairs: int) -> None:
         if not pairs:
@@ -100,10 +119,14 @@ class ZeroShotClassification:
         premises = windows.pieces(request.texts)
         hypotheses = windows.second_pieces(parameters.hypotheses)
         total = TokenTotal(self._limits, self._tokens.known_ids)
+        special = windows.special_tokens(pair=True)
+        rooms = [self._tokens.max_length - special - len(asked) for asked in hypotheses]
+        # All of them, before one is made: a refusal must cost little.
+        total.check(sum(self._sizes(premises, rooms, truncate)))
         rows = [
             total.add(row)
             for premise in premises
-            for row in self._pairs(premise, hypotheses, windows, truncate)
+            for row in _pairs(premise, hypotheses, rooms, windows)
         ]
         pieces = (
             len(rows) // LABELS_A_PIECE
@@ -111,23 +134,18 @@ class ZeroShotClassification:
         )
         return Work(request, rows, pieces=pieces)
 
-    def _pairs(
-        self,
-        premise: tokenizers.Encoding,
-        hypotheses: Sequence[tokenizers.Encoding],
-        windows: Windows,
-        truncate: bool,
-    ) -> Iterator[Encoded]:
-        """The pairs, their premise cut if it must be; the hypothesis is what is asked."""
+    def _sizes(
+        self, premises: Sequence[tokenizers.Encoding], rooms: Sequence[int], truncate: bool
+    ) -> Iterator[int]:
+        """The tokens of each pair, given the room that each hypothesis leaves. Raises ServingError
+        `too_large` where a premise does not fit, and is not to be cut or has no room.
+        """
         longest = self._tokens.max_length
-        cuts: dict[int, tokenizers.Encoding] = {}
-        for hypothesis in hypotheses:
-            room = longest - windows.special_tokens(pair=True) - len(hypothesis)
-            if len(premise) > room and (room < 1 or not truncate):
-                raise too_long(longest, longest - room + len(premise))
-            if room not in cuts:
-                cuts[room] = windows.first(premise, room)
-            yield rows_of(windows.join(cuts[room], hypothesis))[0]
+        for size in map(len, premises):
+            for room in rooms:
+                if size > room and (room < 1 or not truncate):
+                    raise too_long(longest, longest - room + size)
+                yield longest - room + min(size, room)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request = work.request
@@ -157,6 +175,21 @@ class ZeroShotClassification:
             "labels": [parameters.labels[at] for at in order],
             "scores": scores[order].tolist(),
         }
+
+
+def _pairs(
+    premise: tokenizers.Encoding,
+    hypotheses: Sequence[tokenizers.Encoding],
+    rooms: Sequence[int],
+    windows: Windows,
+) -> Iterator[Encoded]:
+    """The pairs, their premise cut if it must be; the hypothesis is what is asked."""
+    cuts: dict[int, tokenizers.Encoding] = {}
+    for hypothesis, room in zip(hypotheses, rooms, strict=True):
+        if room not in cuts:
+            cuts[room] = windows.first(premise, room)
+        [row] = rows_of([windows.join(cuts[room], hypothesis)])
+        yield row
 
 
 def _characters(template: str, labels: Sequence[str]) -> int:

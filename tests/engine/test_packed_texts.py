@@ -85,6 +85,22 @@ def test_every_call_gets_the_answers_of_its_own_texts(all_lengths: list[list[int
     assert not padded.calls
 
 
+@pytest.mark.parametrize(("some", "copied"), [([7, 7, 7], False), ([7, 3], True), ([9], False)])
+def test_what_needs_no_padding_is_handed_on_as_it_came(some: list[int], copied: bool) -> None:
+    """The vectors of tokens are the most that a call gives."""
+    given_back: list[Outputs] = []
+
+    def run(rows: Sequence[Row]) -> list[Outputs]:
+        given_back.extend(map(answered, rows))
+        return given_back
+
+    [found] = PackedCalls(1, (), (True, False), run, Padded()).run([call_of(some, 1)])
+    assert not isinstance(found, Exception)
+    [[sums, doubles]] = given_back
+    assert np.shares_memory(found[0], sums)
+    assert np.shares_memory(found[1], doubles) != copied
+
+
 @settings(max_examples=150, deadline=None)
 @given(lengths)
 def test_rows_are_of_known_sizes_and_hold_the_texts_in_order(some: list[int]) -> None:

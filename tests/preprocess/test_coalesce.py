@@ -377,6 +377,27 @@ async def test_a_golden_request_that_is_given_up_is_not_counted(
     release.set()
 
 
+@pytest.mark.parametrize("busy", [False, True])
+async def test_what_comes_behind_its_deadline_is_given_up_before_any_queue(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    release = asyncio.Event()
+    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    queue = coalescer(endpoint, engine, slots=1)
+    others = [asyncio.create_task(infer(queue, [text(1)], soon())) for _ in range(2 * busy)]
+    while len(engine.calls) < busy:
+        await asyncio.sleep(0)
+    assert queue.has_room() != busy
+    abandoned: list[tuple[str, int]] = []
+    monkeypatch.setattr(queue.figures, "abandoned", lambda *given: abandoned.append(given))
+    with pytest.raises(ServingError) as caught:
+        await infer(queue, [text(1)], time.monotonic() - 1)
+    assert caught.value.kind.code == "deadline"
+    assert abandoned == [(DEADLINE, 0)]
+    release.set()
+    await asyncio.gather(*others)
+
+
 async def test_a_request_of_several_calls_has_left_with_the_first(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

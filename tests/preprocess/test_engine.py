@@ -291,6 +291,22 @@ async def test_texts_are_the_callers_however_many_rows_are_made_of_them(
     assert given_up == [("disconnect", 2), ("disconnect", 2)]
 
 
+@pytest.mark.parametrize("busy", [False, True])
+async def test_texts_that_come_behind_their_deadline_are_given_up_before_any_queue(
+    monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    engine, work, body = a_long_one()
+    monkeypatch.setattr(Coalescer, "has_room", lambda _: not busy)
+    given_up: list[tuple[str, int]] = []
+    figures = engine.departures.figures
+    monkeypatch.setattr(figures, "abandoned", lambda *given: given_up.append(given))
+    late = time.monotonic() - 1
+    with pytest.raises(ServingError) as caught:
+        await engine.tokenize(work.request, lambda: work, late, Passage(body))
+    assert caught.value.kind.code == "deadline"
+    assert given_up == [("deadline", len(work.request.texts))]
+
+
 async def test_an_answer_that_is_made_too_late_is_none() -> None:
     engine, work, body = a_long_one()
     release = threading.Event()

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 from preprocess.rows import pad, rows_of, unpad
 from preprocess.tokens import Encoded
@@ -26,6 +27,19 @@ def test_padding_fills_the_other_side(side: str) -> None:
     assert ids.array.dtype == np.int64
     assert mask.array.dtype == np.int32
     assert [ids.array[0].tolist(), mask.array[0].tolist(), types.array[0].tolist()] == [*expected]
+
+
+@given(st.sampled_from(["right", "left"]), st.lists(st.integers(1, 64), min_size=1, max_size=20))
+def test_many_rows_at_once_are_filled_as_each_alone(side: str, sizes: list[int]) -> None:
+    tokens = Tokens(70, (70,), pad_id=9, pad_token="x", pad_type_id=3, padding_side=side,
+                    truncate=True)  # fmt: skip
+    texts = [Encoded([*range(10, 10 + size)], [size % 2] * size) for size in sizes]
+    for length in {max(sizes), 64, 65}:
+        alone = [pad([text], length, INPUTS, tokens) for text in texts]
+        for together, *single in zip(pad(texts, length, INPUTS, tokens), *alone, strict=True):
+            wanted = np.concatenate([one.array for one in single])
+            assert together.array.dtype == wanted.dtype
+            assert together.array.tolist() == wanted.tolist()
 
 
 EXTRAS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from preprocess.answers import TASKS as TASK_TABLE
 from preprocess.answers.classification import MOST_LABELS
 from preprocess.answers.embedding import MOST_KEPT, MOST_NUMBERS
+from preprocess.parameters import CHARACTERS_A_TEXT
 from preprocess.request import read_body
+from preprocess.threads import OFF_LOOP_CHARACTERS
+from preprocess.windows import Windows
 from tests.preprocess.answers.families import FAMILIES, MAX_LENGTH
 from tests.preprocess.answers.served import Served, endpoint_of, serve
 from tests.preprocess.answers.test_sentence_models import embedding
@@ -308,7 +312,7 @@ def test_what_stands_beside_each_text_has_a_limit_for_all(task: str, one: str, m
     body = {one: "b" * 3000, many: ["a"] * 10}
     assert len(outcome(crosses, body)) == 10
     request = read_body(body, crosses.task, crosses.endpoint.limits)
-    assert request.characters == 3000 + 10 + 30_000
+    assert request.characters == 3000 + 10 + 30_000 + 11 * CHARACTERS_A_TEXT
     error = outcome(crosses, {one: "b" * 3000, many: ["a"] * 11})
     assert (error.kind.status, error.field, error.limit, error.got) == (413, one, 30_000, 33_000)
 
@@ -432,14 +436,96 @@ def test_a_text_that_is_cut_may_have_any_number_of_tokens() -> None:
 
 def test_what_is_read_with_each_text_counts_each_time() -> None:
     """By these counts texts go to threads, and wait there."""
-    for task, body, characters in (
-        ("sentence-embedding", {"text": ["ab"] * 5, **parameters(prompt="c" * 7)}, 5 * (2 + 7)),
-        ("sentence-similarity", {"source_sentence": "abc", "sentences": ["de"] * 5}, 3 + 5 * 2),
-        ("rerank", {"query": "abc", "texts": ["de"] * 5}, 3 + 5 * (2 + 3)),
-        ("fill-mask", {"text": "[MASK]", **parameters(targets=["ab", "c"])}, 6 + 3),
-        ("zero-shot-classification", {"text": "a", "candidate_labels": ["b"] * 3}, 1 + 3 * 18),
-        ("text-classification", {"text": ["a", "bc"]}, 3),
+    for task, body, characters, texts in (
+        ("sentence-embedding", {"text": ["ab"] * 5, **parameters(prompt="c" * 7)}, 5 * (2 + 7), 5),
+        ("sentence-similarity", {"source_sentence": "abc", "sentences": ["de"] * 5}, 3 + 5 * 2, 6),
+        ("rerank", {"query": "abc", "texts": ["de"] * 5}, 3 + 5 * (2 + 3), 6),
+        ("fill-mask", {"text": "[MASK]", **parameters(targets=["ab", "c"])}, 6 + 3, 3),
+        ("text-classification", {"text": ["a", "bc"]}, 3, 2),
     ):
         endpoint = served(task)
         request = read_body(body, endpoint.task, endpoint.endpoint.limits)
-        assert request.characters == characters, task
+        assert request.characters == characters + texts * CHARACTERS_A_TEXT, task
+
+
+# Of less than 4,096 characters, and of more work than any text of so many.
+MULTIPLIED: dict[str, tuple[str, dict[str, Any]]] = {
+    "labels": (
+        "zero-shot-classification", {"text": ["!" * 248] * 4, "candidate_labels": ["a"] * 256},
+    ),
+    "tiny labels": (
+        "zero-shot-classification", {"text": ["a"] * 16, "candidate_labels": ["a"] * 16},
+    ),
+    "entities": ("token-classification", {
+        "text": "!" * 1020, **parameters(aggregation_strategy="simple", stride=508),
+    }),
+    "entities of bytes": ("token-classification", {
+        "text": "\N{SLIGHTLY SMILING FACE}" * 300,
+        **parameters(aggregation_strategy="simple", stride=508),
+    }),
+    "answers": ("question-answering", {
+        "question": "a", "context": "!" * 1600, **parameters(doc_stride=378),
+    }),
+    "answers to a long question": ("question-answering", {
+        "question": "!" * 100, "context": "!" * 1000, **parameters(doc_stride=280),
+    }),
+    "tiny texts": ("sentence-embedding", {"text": ["abcd"] * 256}),
+    "targets": ("fill-mask", {"text": "[MASK]", **parameters(targets=["a"] * 300)}),
+}  # fmt: skip
+USUAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "labels": ("zero-shot-classification", {"text": "tea " * 40, "candidate_labels": ["tea"] * 10}),
+    "entities": ("token-classification", {
+        "text": "tea " * 400, **parameters(aggregation_strategy="simple", stride=64),
+    }),
+    "answers": ("question-answering", {"question": "what is hot?", "context": "tea " * 400}),
+    "texts": ("sentence-embedding", {"text": ["tea " * 10] * 50}),
+}  # fmt: skip
+
+
+def characters(task: str, body: dict[str, Any]) -> int:
+    """Of a request to a model of 512 tokens, as they are counted where threads are asked for."""
+    endpoint = served(task).endpoint
+    limits = Limits(max_texts=1024, max_characters=3000, max_tokens=262_144, max_batch_size=8)
+    endpoint = replace(endpoint, tokens=replace(endpoint.tokens, max_length=512), limits=limits)
+    return read_body(body, TASK_TABLE[task](endpoint), limits).characters
+
+
+@pytest.mark.parametrize("asked", MULTIPLIED)
+def test_a_short_request_of_much_work_is_counted_as_a_long_one(asked: str) -> None:
+    """Else the loop stands still for it."""
+    assert len(json.dumps(MULTIPLIED[asked])) < OFF_LOOP_CHARACTERS < characters(*MULTIPLIED[asked])
+
+
+@pytest.mark.parametrize("asked", USUAL)
+def test_a_usual_request_stays_on_the_loop(asked: str) -> None:
+    assert characters(*USUAL[asked]) <= OFF_LOOP_CHARACTERS
+
+
+def test_no_windows_count_that_are_refused() -> None:
+    """However long they would be: what waits is counted by this, and others are refused for it."""
+    task, body = "question-answering", {"question": "tea " * 10, "context": "tea " * 700}
+    endpoint = served(task)
+    request = read_body(body, endpoint.task, endpoint.endpoint.limits)
+    assert request.characters < 2840 + endpoint.endpoint.limits.max_tokens
+
+
+def test_too_many_pairs_are_refused_before_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    own = Windows.join
+
+    def join(*given: Any) -> Any:
+        made.append(given)
+        return own(*given)
+
+    monkeypatch.setattr(Windows, "join", join)
+    endpoint = served("zero-shot-classification")
+    body = {"text": ["tea " * 60] * 5, "candidate_labels": ["a"] * 10}
+    assert len(outcome(endpoint, body)) == len(made) == 50
+    made.clear()
+    small = replace(endpoint.endpoint.limits, max_tokens=50 * MAX_LENGTH - 1)
+    endpoint.task = TASK_TABLE["zero-shot-classification"](replace(endpoint.endpoint, limits=small))
+    error = outcome(endpoint, body)
+    assert (error.kind.code, error.limit, error.got) == (
+        *("too_large", 50 * MAX_LENGTH - 1, 50 * MAX_LENGTH),
+    )
+    assert not made

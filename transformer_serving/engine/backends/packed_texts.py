@@ -112,6 +112,8 @@ class Texts:
 
 
 def _padded(tokens: NDArray[Any], kept: NDArray[np.bool_]) -> NDArray[Any]:
+    if len(tokens) == kept.size:
+        return tokens.reshape(*kept.shape, *tokens.shape[1:])
     array = np.zeros((*kept.shape, *tokens.shape[1:]), tokens.dtype)
     array[kept] = tokens
     return array
