@@ -29,17 +29,27 @@ def refusal(path: Path, content: bytes) -> str:
 def test_every_observed_layout_is_read(path: Path, plan: Plan) -> None:
     path.write_bytes(build(plan))
     header = read_plan_header(path)
+    assert header.form == ("ftrt" if plan.new else "ptrt")
     assert header.tensorrt == plan.version
     assert header.tensorrt_observed is not plan.new
+    assert header.serialization == plan.serialization
     assert header.compute_capability == plan.capability
     assert header.version_compatible is (None if plan.new else False)
     assert header.file_size == path.stat().st_size
 
 
+def test_sections_are_named(path: Path) -> None:
+    path.write_bytes(build(PLANS[2]))
+    assert read_plan_header(path).sections == ("ENGN", "WGHT")
+    path.write_bytes(build(PLANS[1]))
+    assert read_plan_header(path).sections == ("ENGN",)
+
+
 def test_a_plan_of_tensorrt_7_states_its_version_in_the_records(path: Path) -> None:
     path.write_bytes(oldest())
     header = read_plan_header(path)
-    assert (header.tensorrt, header.compute_capability) == ("7.1.3.4", None)
+    assert (header.form, header.tensorrt, header.serialization) == ("ptrt", "7.1.3.4", 0x61)
+    assert header.compute_capability is None
 
 
 def test_an_unknown_layout_states_no_capability(path: Path) -> None:
@@ -48,7 +58,7 @@ def test_an_unknown_layout_states_no_capability(path: Path) -> None:
     assert read_plan_header(path).compute_capability is None
     path.write_bytes(container("11.1.0.1", b"another archive", 10))
     header = read_plan_header(path)
-    assert (header.tensorrt, header.compute_capability) == ("11.1.0.1", None)
+    assert (header.tensorrt, header.serialization) == ("11.1.0.1", None)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.version)
@@ -82,7 +92,7 @@ def test_never_more_than_64_kib_are_read_of_a_gigabyte(path: Path) -> None:
         file.seek(size - len(engine))
         file.write(engine)
     header, read = counted(path)
-    assert header.compute_capability == "8.6"
+    assert (header.compute_capability, header.serialization) == ("8.6", 240)
     assert read <= READ_LIMIT
     with path.open("r+b") as file:
         file.write(b"ptrt" + bytes(20))
@@ -138,3 +148,4 @@ def check_damaged(path: Path, content: bytes) -> None:
     except ContractError:
         return
     assert header.file_size == len(content)
+    assert header.form in ("ftrt", "ptrt")

@@ -65,6 +65,23 @@ def test_a_plan_says_its_version_its_releases_and_its_gpu(tmp_path: Path) -> Non
     assert found.facts["triton_releases"] == [PIN.release]
 
 
+def test_a_plan_s_facts_are_all_that_its_header_says(tmp_path: Path) -> None:
+    found = told(tmp_path / "model.plan", build(FITTING)).facts
+    assert found == {
+        "path": str(tmp_path / "model.plan"),
+        "kind": "tensorrt",
+        "form": "ftrt",
+        "file_size": (tmp_path / "model.plan").stat().st_size,
+        "tensorrt": PIN.tensorrt,
+        "tensorrt_observed": False,
+        "serialization": FITTING.serialization,
+        "compute_capability": "8.6",
+        "version_compatible": None,
+        "sections": ("ENGN", "WGHT"),
+        "triton_releases": [PIN.release],
+    }
+
+
 def test_a_plan_of_another_release_or_gpu_is_a_warning_with_the_fix(tmp_path: Path) -> None:
     newer = find_release("25.06")
     other = told(tmp_path / "model.plan", build(Plan(newer.tensorrt, 239, "8.6")))

@@ -1,7 +1,7 @@
 """How much a request's body may say, whichever part reads it.
 
-Tested by tests/preprocess/test_raw_body.py, tests/preprocess/test_v2.py and
-tests/gateway/test_grpc.py.
+Tested by tests/preprocess/test_raw_body.py, tests/preprocess/test_v2.py,
+tests/gateway/test_grpc.py and tests/gateway/test_openapi.py.
 """
 
 from __future__ import annotations

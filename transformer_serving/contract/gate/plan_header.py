@@ -31,16 +31,20 @@ _REBUILD = "build it again with 'transformer-serving convert'"
 class PlanHeader:
     """A plan's own words. `tensorrt` has four parts, three dots; None where it is not stated.
 
-    `compute_capability` is observed, not documented: None when the layout is not a known one.
-    `version_compatible` is False for the form before TensorRT 8.6, which rules it out, None where
-    the header does not say.
+    `form` is 'ftrt' (TensorRT 8.6 and newer) or 'ptrt' (older). `serialization` is the archive's
+    own number. `compute_capability` is observed, not documented: None when the layout is not a
+    known one. `version_compatible` is False where the form rules it out, None where the header
+    does not say. `sections` names the container's parts, for example ENGN and WGHT.
     """
 
+    form: str
     file_size: int
     tensorrt: str | None
     tensorrt_observed: bool
+    serialization: int | None
     compute_capability: str | None
     version_compatible: bool | None
+    sections: tuple[str, ...]
 
 
 def read_plan_header(path: Path, name: str | None = None) -> PlanHeader:
@@ -58,7 +62,7 @@ def read_plan_header(path: Path, name: str | None = None) -> PlanHeader:
             sections = _check_container(head, size, name)
             start = sections.get("ENGN", (_HEADER_BYTES, 0))[0]
             file.seek(min(start, size))
-            return _new_header(head, file.read(READ_LIMIT - len(head)), size)
+            return _new_header(head, file.read(READ_LIMIT - len(head)), size, sections)
         if tag == _OLD_TAG:
             return _old_header(head + file.read(READ_LIMIT - len(head)), size, name)
     raise ContractError(_not_a_plan(head, name))
@@ -112,33 +116,49 @@ def _sections(head: bytes, count: int, size: int, name: str) -> dict[str, tuple[
     return found
 
 
-def _new_header(head: bytes, archive: bytes, size: int) -> PlanHeader:
+def _new_header(
+    head: bytes, archive: bytes, size: int, sections: dict[str, tuple[int, int]]
+) -> PlanHeader:
     return PlanHeader(
+        form="ftrt",
         file_size=size,
         tensorrt=".".join(str(part) for part in head[24:28]),
         tensorrt_observed=False,
+        serialization=_serialization(archive),
         compute_capability=observed_capability(archive),
         version_compatible=None,
+        sections=tuple(sections),
     )
 
 
 def _old_header(head: bytes, size: int, name: str) -> PlanHeader:
     if len(head) < _OLD_HEADER_BYTES:
         raise ContractError(_truncated(name, size, f"at least {_OLD_HEADER_BYTES}"))
-    (first,) = struct.unpack_from("<I", head, 4)
+    first, second = struct.unpack_from("<II", head, 4)
     (payload,) = struct.unpack_from("<Q", head, 16)
     # TensorRT 8.x: a zero, the number, a zero, the payload's size. TensorRT 7 has no size.
     if first == 0 and payload + _OLD_HEADER_BYTES > size:
         raise ContractError(_truncated(name, size, str(payload + _OLD_HEADER_BYTES)))
     version = observed_version(head)
     return PlanHeader(
+        form="ptrt",
         file_size=size,
         tensorrt=version,
         tensorrt_observed=version is not None,
+        serialization=first or second,
         compute_capability=observed_capability(head),
         # The builder's flag exists since 8.6, which writes the other form.
         version_compatible=False,
+        sections=(),
     )
+
+
+def _serialization(archive: bytes) -> int | None:
+    """The number of the inner archive: at byte 8 in 8.6, at byte 4 in 10.x."""
+    if archive[:4] != _OLD_TAG or len(archive) < 12:
+        return None
+    first, second = struct.unpack_from("<II", archive, 4)
+    return int(first or second)
 
 
 def _truncated(name: str, size: int, wanted: str) -> str:

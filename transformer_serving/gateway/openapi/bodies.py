@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.contract.generation import MAX_ROLE_CHARACTERS
 from transformer_serving.contract.heads import GENERATION
 
@@ -26,7 +27,7 @@ _COMMON: dict[str, Schema] = {
     "timeout_ms": {
         "type": ["integer", "null"],
         "minimum": 1,
-        "maximum": 86_400_000,
+        "maximum": MAX_TIMEOUT_MS,
         "description": "milliseconds after which the answer is 504",
     },
 }
