@@ -12,8 +12,8 @@ import pytest
 from benchmarks.report import documents
 from benchmarks.runs.results import RESULTS
 from preprocess.answers.spans import MOST_SPANS
-from preprocess.request import MAX_TIMEOUT_MS
 from scripts import decisions_index as index, engine_parameters
+from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.desk.export.endpoint_json import LIMITS, limits_of
 
 ROOT = Path(__file__).parent.parent

@@ -69,12 +69,12 @@ def test_windows_one_at_a_time_are_the_librarys_own(family: str, side: str) -> N
             ),
         ):
             found, wanted = map(_fields, mine), map(_fields, [theirs, *theirs.overflowing])
-            for one, other in zip(found, wanted, strict=True):
+            for got, due in zip(found, wanted, strict=True):
                 if not FAMILIES[family].token_types:
                     # Of a template that has one type for both texts the library knows nothing in
                     # windows after the first, and no such model reads it.
-                    del one["type_ids"], other["type_ids"]
-                assert one == other
+                    del got["type_ids"], due["type_ids"]
+                assert got == due
 
     check()
 
