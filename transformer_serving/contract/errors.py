@@ -104,5 +104,11 @@ def caller_left() -> ServingError:
     return ServingError("left", "the caller closed the connection before its answer")
 
 
+def worker_leaves() -> ServingError:
+    return ServingError(
+        "unavailable", "the worker that had the request left before its answer was whole; ask again"
+    )
+
+
 class ContractError(ValueError):
     """A file of a bundle that breaks its contract; shown at the desk and in the controller."""

@@ -12,8 +12,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import FrameType
+from typing import Any
 
 from transformer_serving.contract.worker.open_streams import streams_ended
 from transformer_serving.gateway.asgi import Message, Receive, Send
@@ -23,6 +24,9 @@ log = logging.getLogger("transformer_serving.gateway")
 LEAVE_S = 10.0
 # For engines to end what nobody waits for any more.
 _LAST_STREAMS_S = 5.0
+# For requests to be answered that are given up, and then to end that are cancelled.
+_GIVEN_UP_S = 1.0
+GIVING_UP_S = 3 * _GIVEN_UP_S
 # Within which a SIGTERM is the one before it, come by another way: who signals a whole group of
 # processes (systemd, supervisord's stopasgroup, dumb-init) reaches a worker itself and through its
 # supervisor.
@@ -81,6 +85,18 @@ class Shutdown:
             loop.call_soon_threadsafe(log.info, line, self._drain_seconds)
 
         return on_term
+
+
+async def end_running(running: Collection[asyncio.Task[Any] | None]) -> None:
+    """Of tasks that were told to end, cancel those that do not."""
+    if running:
+        log.warning("the worker leaves, %d requests that still run are ended", len(running))
+    # Twice: one that was cancelled once answers that, and may wait for its caller.
+    for _ in range(2):
+        if left := [task for task in running if task is not None and not task.done()]:
+            await asyncio.wait(left, timeout=_GIVEN_UP_S)
+        for task in left:
+            task.cancel()
 
 
 class Lifespan:
