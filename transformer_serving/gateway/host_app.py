@@ -18,6 +18,7 @@ from transformer_serving.gateway.figures.metrics import tell_syncs
 from transformer_serving.gateway.host.code_files import fetch_beside
 from transformer_serving.gateway.host.faults import fence
 from transformer_serving.gateway.host.preprocess_gate import guard
+from transformer_serving.gateway.host.statistics import bound_statistics
 from transformer_serving.gateway.host.task import without_analysis
 from transformer_serving.gateway.rollout.figures import tell_rollouts
 
@@ -38,6 +39,7 @@ host.app.router.routes[:] = [
 ]
 parse_sections_once()
 fence(host.ModelRequestProcessor)
+bound_statistics(host.ModelRequestProcessor)
 tell_syncs(host.ModelRequestProcessor)
 tell_rollouts(host.ModelRequestProcessor)
 _engines: Any = importlib.import_module("clearml_serving.serving.preprocess_service")
