@@ -37,6 +37,12 @@ class Caller:
         """What comes after the body, for an app that asks: one message may have one reader."""
         self.watch()
         assert self._watch is not None
+        return await asyncio.shield(self._watch)
+
+    async def receive_end(self) -> Message:
+        """The same for a stream of ours, to which the worker that leaves is an end, too."""
+        self.watch()
+        assert self._watch is not None
         awaited: set[asyncio.Future[Any]] = {self._watch, self.left}
         await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         return self._watch.result() if self._watch.done() else {"type": "http.disconnect"}

@@ -335,8 +335,7 @@ class FrontDoor:
         self, response: Response, exchange: Exchange, visit: Visit, caller: Caller
     ) -> None:
         """Its caller is watched to its end."""
-        visit.begun = True
-        await self._forward(response, exchange, caller.receive)
+        await self._forward(response, exchange, visit, caller.receive_end)
         if caller.is_missed_by(response):
             # Nothing in it says so: it is not to look whole.
             raise asyncio.CancelledError
@@ -352,10 +351,13 @@ class FrontDoor:
         # Nobody reads the answer of one who left; a server may even object to it.
         left = caller is not None and caller.has_left
         if not left or response.background is not None:
-            await self._forward(response, exchange, exchange.receive)
+            await self._forward(response, exchange, visit, exchange.receive)
         return None
 
-    async def _forward(self, response: Response, exchange: Exchange, receive: Receive) -> None:
+    async def _forward(
+        self, response: Response, exchange: Exchange, visit: Visit, receive: Receive
+    ) -> None:
+        visit.begun = True
         await send_response(
             response, exchange.scope, receive, exchange.send, exchange.answer_headers
         )

@@ -128,11 +128,13 @@ class Visit:
     ) -> None:  # fmt: skip
         traffic = self._traffic
         traffic.left(self.endpoint)
-        if traffic.ends and isinstance(error, asyncio.CancelledError):
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if cancelled and traffic.ends and (self.begun or not self.code):
+            # Not of a refusal, which was counted and sent but for the end of a body still coming.
             self.code = "unavailable"
         elif not self.code:
             # No answer at all: its server gave it up, or a fault of ours ended it.
-            self.code = "left" if isinstance(error, asyncio.CancelledError) else "internal"
+            self.code = "left" if cancelled else "internal"
         status = status_of(self.code, self.status)
         seconds = time.monotonic() - self._arrived
         traced = self.trace
