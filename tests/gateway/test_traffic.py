@@ -141,13 +141,11 @@ def test_a_worker_that_leaves_is_why_an_answer_ends_but_for_a_refusal(
     traffic: Watched, named: str | None, begun: bool, code: str
 ) -> None:
     traffic.ends = True
-    with (
-        pytest.raises(asyncio.CancelledError),
-        traffic.visit(target("texts"), 0.0) as visit,
-    ):
-        visit.begun = begun
-        if named is not None:
-            visit.answered(named, 200)
+    visit = traffic.visit(target("texts"), 0.0)
+    visit.begun = begun
+    if named is not None:
+        visit.answered(named, 200)
+    with pytest.raises(asyncio.CancelledError), visit:
         raise asyncio.CancelledError
     assert traffic.seen == [("texts", code, KINDS[code].status)]
 

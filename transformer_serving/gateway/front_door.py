@@ -133,6 +133,7 @@ class FrontDoor:
 
     def end_running(self) -> None:
         """The requests that run have had their time: what is not answered yet is `unavailable`."""
+        self._shutdown.give_up()
         self._traffic.ends = True
         self._callers.give_up()
         self._ending = asyncio.ensure_future(end_running(list(self._running)))

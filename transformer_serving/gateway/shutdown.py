@@ -20,7 +20,8 @@ from transformer_serving.contract.worker.open_streams import streams_ended
 from transformer_serving.gateway.asgi import Message, Receive, Send
 
 log = logging.getLogger("transformer_serving.gateway")
-# For ClearML's last reports, once no request is left; without its server the SDK tries for minutes.
+# For ClearML's last reports, once no request is left or their time is over; without its server the
+# SDK tries for minutes.
 LEAVE_S = 10.0
 # For engines to end what nobody waits for any more.
 _LAST_STREAMS_S = 5.0
@@ -41,6 +42,7 @@ class Shutdown:
         self.stopping = False
         self._makes_way = False
         self._told_at: float | None = None
+        self._gave_up_at: float | None = None
         self._drain_seconds = drain_seconds
 
     def arm(self) -> None:
@@ -58,10 +60,19 @@ class Shutdown:
     def make_way(self) -> None:
         self._makes_way = True
 
+    def give_up(self) -> None:
+        """The time of the requests is over, and what ends them is the worker's own."""
+        self._gave_up_at = time.monotonic()
+
     def leave(self) -> None:
-        """Called when the app has ended: the process ends too, whoever is still waited for."""
+        """Called when the app has ended: the process ends too, whoever is still waited for.
+
+        What giving up took is of LEAVE_S: a container has no more (contract/stop.py).
+        """
         if self._told_at is not None:
-            last = threading.Timer(LEAVE_S, os._exit, (0,))
+            now = time.monotonic()
+            spent = now - (now if self._gave_up_at is None else self._gave_up_at)
+            last = threading.Timer(max(0.0, LEAVE_S - spent), os._exit, (0,))
             last.daemon = True
             last.start()
 
