@@ -62,8 +62,8 @@ class Caller:
         """Whether an answer says that its caller left, where it is the worker that leaves: so does
         that of code which knows of no other end, as of older kits.
         """
-        left = getattr(response, "code", None) == "left"
-        return left and self.left.done() and not self.has_left
+        given_up = self.left.done() and not self.has_left
+        return given_up and getattr(response, "code", None) == "left"
 
     def stop(self) -> None:
         if self._watch is not None:
