@@ -30,7 +30,8 @@ from preprocess.tokens import Encoded
 from preprocess.traced_calls import TracedTickets, traced_call
 from preprocess.waiting import Batch, WaitingTexts
 from transformer_serving.contract.endpoint import Endpoint
-from transformer_serving.contract.errors import ServingError, caller_left, too_late
+from transformer_serving.contract.errors import ServingError, too_late
+from transformer_serving.contract.worker.request_context import why_nobody_waits
 
 # Turns of the loop to wait for more texts while the queue still grows.
 GROW_TURNS = 8
@@ -142,8 +143,9 @@ class Coalescer:
         caller = asker.caller
         if caller is not None:
             if caller.done():
-                self._abandon(ticket, DISCONNECT)
-                raise caller_left()
+                error = why_nobody_waits(caller)
+                self._abandon_by(ticket, error)
+                raise error
             left = partial(self._left, ticket)
             caller.add_done_callback(left)
         ticket.stand_in(self._waiting, encoded, first=asker.goes_first)
@@ -178,10 +180,16 @@ class Coalescer:
         if ticket.fail(self._waiting, too_late()):
             self._abandon(ticket, DEADLINE)
 
-    def _left(self, ticket: Ticket, caller: object) -> None:
+    def _left(self, ticket: Ticket, caller: asyncio.Future[None]) -> None:
         now = time.monotonic()
         self.dispatch.impatience.left(now - ticket.came, now)
-        if ticket.fail(self._waiting, caller_left()):
+        error = why_nobody_waits(caller)
+        if ticket.fail(self._waiting, error):
+            self._abandon_by(ticket, error)
+
+    def _abandon_by(self, ticket: Ticket, error: ServingError) -> None:
+        """Where it is the worker that left, the caller gave nothing up."""
+        if error.kind.code == "left":
             self._abandon(ticket, DISCONNECT)
 
     def _abandon(self, ticket: Ticket, reason: str) -> None:

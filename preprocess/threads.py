@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from preprocess.admission import SURE, takes_too_long
 from preprocess.pace import Pace, Running
 from preprocess.passage import Asker
-from transformer_serving.contract.errors import caller_left, too_late
+from transformer_serving.contract.errors import too_late
+from transformer_serving.contract.worker.request_context import why_nobody_waits
 
 # Above this many characters, as Request counts them, the loop would stand still for about a
 # millisecond.
@@ -75,7 +76,9 @@ class Threads:
             if working.done():
                 return working.result()
             caller = asker.caller
-            raise caller_left() if caller is not None and caller.done() else too_late()
+            if caller is None or not caller.done():
+                raise too_late()
+            raise why_nobody_waits(caller)
         finally:
             self._end(running, job, working)
 

@@ -324,6 +324,16 @@ RELIED_ON = (
         "gateway/host/monitored_versions.py: versions are numbered alike by all workers",
     ),
     Relied(
+        "clearml-serving", _HOST, "ModelRequestProcessor",
+        "_stats_send_loop() _stats_queue _kafka_stats_url",
+        "gateway/host/statistics.py: rows that nobody sends are bounded",
+    ),
+    Relied(
+        "clearml-serving", _HOST, "FastSimpleQueue",
+        "put(a_object,block) get(block) _deque",
+        "gateway/host/statistics.py: what the queue keeps its rows in is exchanged",
+    ),
+    Relied(
         "clearml-serving", "clearml_serving/serving/endpoints.py", "ModelEndpoint",
         "model_id",
         "gateway/host/monitored_versions.py: what the serving task has of a version",

@@ -155,11 +155,13 @@ class TextGeneration:
     async def _generate(self, wanted: Wanted, state: dict[str, Any], deadline: float) -> Generated:
         passage: Passage = state["passage"]
         conversation: Conversation = state["conversation"]
-        prompts = await self._tokenize(wanted, passage, deadline)
-        passage.texts, passage.tokens = len(prompts), sum(len(row.ids) for row in prompts)
-        passage.tokenized = time.monotonic()
+        passage.texts = len(wanted.prompts) or 1
         library = self.tokenizer.library
-        turns = await self.engine.start(prompts, wanted, library, deadline, passage)
+        with self.engine.waited_for(passage):
+            prompts = await self._tokenize(wanted, passage, deadline)
+            passage.tokens = sum(len(row.ids) for row in prompts)
+            passage.tokenized = time.monotonic()
+            turns = await self.engine.start(prompts, wanted, library, deadline, passage)
         # What a caller waits for before anything comes is, of a stream, its first tokens.
         passage.left = time.monotonic()
         if not wanted.stream:
@@ -215,7 +217,7 @@ class TextGeneration:
         return StreamAnswer(
             events_of(sequences, voice, passage), self._seeded(passage, spoken), {},
             partial(close_all, sequences), deadline, lambda: passage.fault,
-            partial(self.engine.departures.ended, passage),
+            partial(self.engine.departures.ended, passage), voice.fault,
         )  # fmt: skip
 
     def _seeded(self, passage: Passage, spoken: Spoken) -> dict[str, str]:

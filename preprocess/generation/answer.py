@@ -15,9 +15,13 @@ from starlette.responses import StreamingResponse
 
 from transformer_serving.contract.errors import ServingError, caller_left, too_late
 from transformer_serving.contract.worker.durations import OK
+from transformer_serving.contract.worker.fault_lines import FIRST_SERVER_FAULT
+from transformer_serving.contract.worker.request_context import current_caller, why_nobody_waits
 
 # For what is already on its way when the deadline comes.
 _LAST_WORDS_S = 5.0
+# For the event that the worker leaves, where its caller reads slowly.
+_LEAVING_S = 0.5
 # What ended it where no event could say so; never raised.
 _LEFT, _LATE = caller_left(), too_late()
 _EVENTS = {
@@ -32,8 +36,9 @@ class StreamAnswer(StreamingResponse):
     the code `deadline` where it was that.
 
     It reads like a dict of `scalars`, as clearml-serving's metric logging does. A gateway that
-    finds its caller gone calls `close` itself. `fault` gives the error of an error event; `ended`
-    is told once what it ended with, None where it is whole.
+    finds its caller gone calls `close` itself. `fault` gives the error of an error event, `tell`
+    that event where the worker leaves before the end; `ended` is told once what it ended with, None
+    where it is whole.
     """
 
     # The gateway watches the connection for as long as the answer takes.
@@ -44,11 +49,13 @@ class StreamAnswer(StreamingResponse):
         close: Callable[..., None], deadline: float,
         fault: Callable[[], ServingError | None] = lambda: None,
         ended: Callable[[ServingError | None], None] = lambda error: None,
+        tell: Callable[[ServingError], bytes] = lambda error: b"",
     ) -> None:  # fmt: skip
         super().__init__(events, 200, {**headers, **_EVENTS}, "text/event-stream")
         self._scalars = scalars
         self._deadline = deadline
         self._fault = fault
+        self._tell = tell
         self._ended_by: ServingError | None = None
         self._close = close
         self._ended: Callable[[ServingError | None], None] | None = ended
@@ -91,7 +98,7 @@ class StreamAnswer(StreamingResponse):
                     sending.result()
                     self._ended_by = None
             else:
-                self._ended_by = _LEFT if leaving.done() else _LATE
+                self._ended_by = _why_left() if leaving.done() else _LATE
         finally:
             # Before the tasks' ends close the sequences as those of a caller that left.
             if self._ended_by is _LATE:
@@ -100,6 +107,21 @@ class StreamAnswer(StreamingResponse):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
             self.close()
+        await self._tell_who_stays(send)
+
+    async def _tell_who_stays(self, send: Any) -> None:
+        """Where it was the worker that left: its stream is not to look whole."""
+        error = self._ended_by
+        if error is None or error.kind.status < FIRST_SERVER_FAULT or error is _LATE:
+            return
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_LEAVING_S):
+                await send({"type": "http.response.body", "body": self._tell(error)})
+
+
+def _why_left() -> ServingError:
+    caller = current_caller.get()
+    return _LEFT if caller is None or not caller.done() else why_nobody_waits(caller)
 
 
 async def _left(receive: Any) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from preprocess.triton.replies import Replies
-from transformer_serving.contract.errors import caller_left
+from transformer_serving.contract.worker.request_context import why_nobody_waits
 
 Result = TypeVar("Result")
 
@@ -38,8 +38,8 @@ async def unless_left(
     caller: asyncio.Future[None] | None,
     unused: Callable[[Result], object] = lambda result: None,
 ) -> Result:
-    """The work's result. Raises ServingError `left` when the caller leaves before; `unused` is
-    given what the work has made all the same.
+    """The work's result. Raises ServingError `left` when the caller leaves before, `unavailable`
+    when the worker does; `unused` is given what the work has made all the same.
     """
     if caller is None:
         return await work
@@ -48,7 +48,7 @@ async def unless_left(
         awaited: set[asyncio.Future[Any]] = {task, caller}
         await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise caller_left()
+            raise why_nobody_waits(caller)
     except BaseException:
         _give_up(task, unused)
         # Not the task itself: what it raises would take the place of a cancellation.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from asyncio import Future
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +21,7 @@ from preprocess.triton.replies import Outputs, Replies
 from transformer_serving.contract.errors import ServingError, too_late
 from transformer_serving.contract.generation import Finish, Options
 from transformer_serving.contract.panics import ENDS
+from transformer_serving.contract.worker.request_context import why_nobody_waits
 
 
 class Ending(Enum):
@@ -55,12 +57,22 @@ class Piece(NamedTuple):
 @dataclass
 class Patience:
     """Of one request: `deadline` is on time.monotonic's clock, as is when tokens of any of its
-    sequences `came` last; `gap_s` is the longest silence of one.
+    sequences `came` last; `gap_s` is the longest silence of one. `caller` is done when nobody waits
+    any more, None where nobody would know.
     """
 
     deadline: float
     gap_s: float
+    caller: Future[None] | None = None
     came: float = 0.0
+
+    @property
+    def left_by(self) -> str:
+        """Why a sequence is cut that nobody reads any more."""
+        if self.caller is None or not self.caller.done():
+            return DISCONNECT
+        error = why_nobody_waits(self.caller)
+        return DISCONNECT if error.kind.code == "left" else error.kind.code
 
 
 class Sequence:
@@ -136,6 +148,8 @@ class Sequence:
         if not self._open:
             return
         self._open = False
+        if reason == DISCONNECT:
+            reason = self._patience.left_by
         self._replies.close(failed=self.ending is None and reason != DISCONNECT)
         if self.ending is None:
             self._figures.cut(reason)

@@ -53,6 +53,20 @@ def run(
     }, done
 
 
+@pytest.mark.parametrize(
+    ("attributes", "service"),
+    [
+        ("app.service.name=shop", "transformer-serving"),
+        ("region=a, service.name = mine", "mine"),
+        ("region=service.name=a", "transformer-serving"),
+    ],
+)
+def test_a_service_is_named_by_its_own_attribute_alone(attributes: str, service: str) -> None:
+    with receiver() as there:
+        run("put(1)", there.endpoint, OTEL_SERVICE_NAME="", OTEL_RESOURCE_ATTRIBUTES=attributes)
+        assert {span.service for span in there.spans()} == {service}
+
+
 def test_the_end_of_a_worker_sends_its_last_spans() -> None:
     with receiver() as there:
         run("put(700)", there.endpoint, OTEL_SERVICE_NAME="mine")

@@ -39,10 +39,12 @@ def test_one_endpoints_rows_stand_alone(tmp_path: Path) -> None:
         )  # fmt: skip
         assert {dict(labels).get("endpoint") for _, labels in read(done.stdout)} == {"here"}
         assert "mine" not in done.stdout
+        assert "pid=" not in done.stdout
 
 
 ALONE = """
 import sys
+from prometheus_client import Gauge
 from preprocess.admission import Admission
 from preprocess.stats import EndpointFigures
 from transformer_serving.gateway.figures.metrics import Metrics
@@ -50,6 +52,8 @@ from transformer_serving.gateway.figures.page import page
 metrics = Metrics()
 metrics.asked("mine")
 Admission(1000, 2.0)
+worker = Gauge("transformer_serving_a", "A.", ("endpoint",), multiprocess_mode="liveall")
+worker.labels("here").set(1)
 for name in ("here", "there", ""):
     EndpointFigures(name)
     metrics.refused("overloaded", name)

@@ -133,6 +133,23 @@ def test_without_an_answer_the_error_says_why(
     assert not traffic.in_flight
 
 
+@pytest.mark.parametrize(
+    ("named", "begun", "code"),
+    [(None, False, "unavailable"), ("too_large", False, "too_large"), ("ok", True, "unavailable")],
+)
+def test_a_worker_that_leaves_is_why_an_answer_ends_but_for_a_refusal(
+    traffic: Watched, named: str | None, begun: bool, code: str
+) -> None:
+    traffic.ends = True
+    visit = traffic.visit(target("texts"), 0.0)
+    visit.begun = begun
+    if named is not None:
+        visit.answered(named, 200)
+    with pytest.raises(asyncio.CancelledError), visit:
+        raise asyncio.CancelledError
+    assert traffic.seen == [("texts", code, KINDS[code].status)]
+
+
 async def test_an_app_of_others_is_watched_as_it_sends(traffic: Watched) -> None:
     sent: list[Any] = []
 

@@ -247,9 +247,16 @@ def test_limits_are_settings() -> None:
     assert set(LIMITS) <= {row.name for row in preprocess_settings.SETTINGS}
 
 
-@pytest.mark.parametrize("value", ["many", "0", "-1", "nan", "inf"])
+@pytest.mark.parametrize(
+    ("value", "written"), [("1e3", "1000"), (" 7 ", "7"), ("0.25", "0.25"), ("+2.", "2")]
+)
+def test_a_limit_is_written_as_promql_reads_it(value: str, written: str) -> None:
+    assert limits(dict.fromkeys(POLLS, value)) == {**limits({}), **dict.fromkeys(POLLS, written)}
+
+
+@pytest.mark.parametrize("value", ["many", "0", "-1", "nan", "inf", "1_0", "\u0663"])
 def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
-    with pytest.raises(Failure, match="MAX_WAIT_S must be a number above 0"):
+    with pytest.raises(Failure, match="MAX_WAIT_S must be a number from "):
         limits({"TRANSFORMER_SERVING_MAX_WAIT_S": value})
     variables = tmp_path / "my.env"
     variables.write_text(f"TRANSFORMER_SERVING_MAX_WAIT_S={value}\n")

@@ -16,7 +16,7 @@ import uvloop
 from preprocess.admission import Admission, Share
 from preprocess.coalesce import Coalescer
 from preprocess.passage import Passage
-from preprocess.stats import DEADLINE, EndpointFigures
+from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
@@ -500,3 +500,36 @@ async def test_a_stay_that_failed_has_its_times_as_far_as_it_came(endpoint: Endp
     assert not any(stay.answered or stay.rows for stay in ended.values())
     assert refused.tokens == 7 * 32
     release.set()
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["waiting", "before"])
+@pytest.mark.parametrize("by_worker", [False, True], ids=["caller", "worker"])
+async def test_a_worker_that_leaves_is_no_caller_that_does(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, before: bool, by_worker: bool
+) -> None:
+    release = asyncio.Event()
+    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    queue = coalescer(endpoint, engine)
+    abandoned: list[tuple[str, int]] = []
+    monkeypatch.setattr(queue.figures, "abandoned", lambda *given: abandoned.append(given))
+    caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def leave() -> None:
+        if by_worker:
+            caller.set_exception(ConnectionAbortedError())
+        else:
+            caller.set_result(None)
+
+    if before:
+        leave()
+    asking = asyncio.create_task(queue.infer([text(4)], soon(), Sealed(caller=caller)))
+    if not before:
+        async with asyncio.timeout(20):
+            while not engine.running:
+                await asyncio.sleep(0)
+        leave()
+    stay = await asking
+    release.set()
+    assert isinstance(stay.error, ServingError)
+    assert stay.error.kind.code == ("unavailable" if by_worker else "left")
+    assert abandoned == ([] if by_worker else [(DISCONNECT, 1)])

@@ -87,6 +87,24 @@ def test_a_series_that_comes_began_at_zero_and_one_that_goes_is_no_restart() -> 
     assert rise.next({REQUESTS: 2.0, ends: 1.0}) == {REQUESTS: 0.0, ends: 1.0}
 
 
+def test_an_endpoint_that_comes_back_from_zero_began_again_alone() -> None:
+    """After an hour without it the gateway has forgotten it."""
+    mine, bucket = (
+        Series(name, (("endpoint", "back"), *labels))
+        for name, labels in (("times_count", ()), ("times_bucket", (("le", "1"),)))
+    )
+    rise = Rise({REQUESTS: 1000.0, mine: 500.0, bucket: 2.0})
+    assert rise.next({REQUESTS: 1010.0}, 10.0) == {REQUESTS: 10.0}
+    back = {REQUESTS: 1020.0, mine: 3.0, bucket: 3.0}
+    assert rise.next(back, 20.0) == {REQUESTS: 10.0, mine: 3.0, bucket: 3.0}
+    # One that counts on, but for those that went an hour ago.
+    assert rise.next({REQUESTS: 1030.0}, 30.0) == {REQUESTS: 10.0}
+    assert rise.next({REQUESTS: 1040.0}, 3630.0) == {REQUESTS: 10.0}
+    assert rise.next({REQUESTS: 1050.0, mine: 9.0}, 3640.0) == {REQUESTS: 10.0, mine: 9.0}
+    # What was there before and falls is the whole gateway's start.
+    assert rise.next({REQUESTS: 5.0, mine: 10.0}, 3650.0) == {REQUESTS: 5.0, mine: 10.0}
+
+
 def test_a_sum_of_seconds_that_is_a_trifle_lower_is_no_restart() -> None:
     seconds = Series("stage_seconds_sum", ())
     before, after = {REQUESTS: 5.0, seconds: 1.25}, {REQUESTS: 6.0, seconds: 1.25 - 1e-15}

@@ -36,7 +36,12 @@ KINDS: Final[dict[str, ErrorKind]] = {
         _row("refused", 422, "the endpoint's own code or model refused the request"),
         _row("left", 499, "the caller closed the connection; only figures show it"),
         _row("overloaded", 503, "too much work is waiting", retry_after_s=1),
-        _row("unavailable", 503, "the engine is not reachable or not ready", retry_after_s=2),
+        _row(
+            "unavailable",
+            503,
+            "the engine is not reachable or not ready, or the worker left before the answer",
+            retry_after_s=2,
+        ),
         _row("deadline", 504, "the answer did not come in time"),
         _row("engine_failed", 502, "the engine failed on this input"),
         _row("internal", 500, "a fault of ours; the log has the reference"),
@@ -102,6 +107,12 @@ def too_late() -> ServingError:
 
 def caller_left() -> ServingError:
     return ServingError("left", "the caller closed the connection before its answer")
+
+
+def worker_leaves() -> ServingError:
+    return ServingError(
+        "unavailable", "the worker that had the request left before its answer was whole; ask again"
+    )
 
 
 class ContractError(ValueError):

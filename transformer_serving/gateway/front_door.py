@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
 from transformer_serving.contract.body_memory import Share
-from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError
+from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError, worker_leaves
 from transformer_serving.contract.keys import Key
 from transformer_serving.contract.worker.deferred import do_all_now, end_all
 from transformer_serving.contract.worker.log_lines import write_json_lines
@@ -31,7 +32,7 @@ from transformer_serving.gateway.asked import Asked, Reader
 from transformer_serving.gateway.body.incoming import ClientGoneError, Incoming
 from transformer_serving.gateway.body.json_body import Parser
 from transformer_serving.gateway.body.memory import body_memory
-from transformer_serving.gateway.callers import Callers
+from transformer_serving.gateway.callers import Caller, Callers
 from transformer_serving.gateway.cards import Cards
 from transformer_serving.gateway.connections import KEPT_SECONDS, Connections
 from transformer_serving.gateway.crowd import Crowd
@@ -52,7 +53,7 @@ from transformer_serving.gateway.rollout.mirror import Mirroring
 from transformer_serving.gateway.routes import Call, call_of
 from transformer_serving.gateway.settings import GatewaySettings
 from transformer_serving.gateway.short_way import Kind, ShortWay
-from transformer_serving.gateway.shutdown import Lifespan, Shutdown
+from transformer_serving.gateway.shutdown import Lifespan, Shutdown, end_running
 
 _POLICY_VIOLATION = 1008
 
@@ -90,6 +91,8 @@ class FrontDoor:
         self.bodies = body_memory(settings.body_memory_bytes)
         self._reader = Reader(self._short_way, Parser(settings.max_body_elements))
         self._callers = Callers()
+        self._running: set[asyncio.Task[Any] | None] = set()
+        self._ending: asyncio.Future[None] | None = None
         self._connections = Connections(kept_seconds)
         self._mirroring = Mirroring(lambda: host.processor)
         self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
@@ -127,6 +130,13 @@ class FrontDoor:
     def make_way(self) -> None:
         """Answers are their connections' last from now on: other workers take the new ones."""
         self._shutdown.make_way()
+
+    def end_running(self) -> None:
+        """The requests that run have had their time: what is not answered yet is `unavailable`."""
+        self._shutdown.give_up()
+        self._traffic.ends = True
+        self._callers.give_up()
+        self._ending = asyncio.ensure_future(end_running(list(self._running)))
 
     def note_start(self, since: float) -> None:
         """For the figures: when this worker's supervisor was started, in Unix time."""
@@ -181,8 +191,13 @@ class FrontDoor:
             await file.answer(exchange.headers, adding(exchange.send, exchange.answer_headers))
             return
         if call is not None and not call.is_question:
-            with self._traffic.visit(call.target, exchange.arrived) as visit:
-                await self._serve(call, exchange, visit)
+            task = asyncio.current_task()
+            self._running.add(task)
+            try:
+                with self._traffic.visit(call.target, exchange.arrived) as visit:
+                    await self._serve(call, exchange, visit)
+            finally:
+                self._running.discard(task)
             return
         try:
             key = self._key_of(call, exchange)
@@ -259,7 +274,12 @@ class FrontDoor:
             return
         incoming = Incoming(exchange.receive, self._settings)
         with self.bodies.share() as share:
-            refusal = await self._take(Taken(call, exchange, visit, key), incoming, share)
+            try:
+                refusal = await self._take(Taken(call, exchange, visit, key), incoming, share)
+            except asyncio.CancelledError:
+                if visit.begun or not self._traffic.ends:
+                    raise
+                refusal = worker_leaves()
         # The body is let go of before its caller is told, which may take a while.
         if refusal is not None:
             await self._refuse(refusal, exchange, incoming, visit)
@@ -281,8 +301,7 @@ class FrontDoor:
         visit.asks(asked.target)
         if asked.refusal is not None:
             self._crowd.gave(call, asked.refusal, visit.endpoint)
-            await self._send(asked.refusal, exchange, visit, left=False)
-            return None
+            return await self._send(asked.refusal, exchange, visit)
         self._crowd.let_in(call, raw)
         caller = self._callers.enter(exchange.receive)
         current_caller.set(caller.left)
@@ -296,16 +315,14 @@ class FrontDoor:
             if is_stream(response):
                 share.give_back(share.held)
                 del asked
-                # Its caller is watched to its end.
-                await self._forward(response, exchange, caller.receive)
-                visit.answered(getattr(response, "code", None), response.status_code)
+                await self._stream(response, exchange, visit, caller)
                 return None
         finally:
             self._callers.leave(caller)
-        await self._send(response, exchange, visit, left=caller.left.done())
+        refusal = await self._send(response, exchange, visit, caller)
         if self._mirroring.mirrors:
             self._mirroring.offer(asked, response, share.held)
-        return None
+        return refusal
 
     async def _answer(self, asked: Asked) -> Response:
         if asked.kind is Kind.OURS:
@@ -315,15 +332,33 @@ class FrontDoor:
         self._metrics.refused(UNKNOWN_ENDPOINT)
         return unknown_response()
 
-    async def _send(
-        self, response: Response, exchange: Exchange, visit: Visit, *, left: bool
+    async def _stream(
+        self, response: Response, exchange: Exchange, visit: Visit, caller: Caller
     ) -> None:
+        """Its caller is watched to its end."""
+        await self._forward(response, exchange, visit, caller.receive_end)
+        if caller.is_missed_by(response):
+            # Nothing in it says so: it is not to look whole.
+            raise asyncio.CancelledError
+        visit.answered(getattr(response, "code", None), response.status_code)
+
+    async def _send(
+        self, response: Response, exchange: Exchange, visit: Visit, caller: Caller | None = None
+    ) -> ServingError | None:
+        """Or say why it is not the answer."""
+        if caller is not None and caller.is_missed_by(response):
+            return worker_leaves()
         visit.answered(getattr(response, "code", None), response.status_code)
         # Nobody reads the answer of one who left; a server may even object to it.
+        left = caller is not None and caller.has_left
         if not left or response.background is not None:
-            await self._forward(response, exchange, exchange.receive)
+            await self._forward(response, exchange, visit, exchange.receive)
+        return None
 
-    async def _forward(self, response: Response, exchange: Exchange, receive: Receive) -> None:
+    async def _forward(
+        self, response: Response, exchange: Exchange, visit: Visit, receive: Receive
+    ) -> None:
+        visit.begun = True
         await send_response(
             response, exchange.scope, receive, exchange.send, exchange.answer_headers
         )

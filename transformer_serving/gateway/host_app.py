@@ -19,6 +19,7 @@ from transformer_serving.gateway.host.code_files import fetch_beside
 from transformer_serving.gateway.host.errors import answer_failed_calls
 from transformer_serving.gateway.host.faults import fence
 from transformer_serving.gateway.host.preprocess_gate import guard
+from transformer_serving.gateway.host.statistics import bound_statistics
 from transformer_serving.gateway.host.task import without_analysis
 from transformer_serving.gateway.rollout.figures import tell_rollouts
 
@@ -40,6 +41,7 @@ host.app.router.routes[:] = [
 parse_sections_once()
 answer_failed_calls(host)
 fence(host.ModelRequestProcessor)
+bound_statistics(host.ModelRequestProcessor)
 tell_syncs(host.ModelRequestProcessor)
 tell_rollouts(host.ModelRequestProcessor)
 _engines: Any = importlib.import_module("clearml_serving.serving.preprocess_service")

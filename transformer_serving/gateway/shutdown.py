@@ -12,17 +12,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import FrameType
+from typing import Any
 
 from transformer_serving.contract.worker.open_streams import streams_ended
 from transformer_serving.gateway.asgi import Message, Receive, Send
 
 log = logging.getLogger("transformer_serving.gateway")
-# For ClearML's last reports, once no request is left; without its server the SDK tries for minutes.
+# For ClearML's last reports, once no request is left or their time is over; without its server the
+# SDK tries for minutes.
 LEAVE_S = 10.0
 # For engines to end what nobody waits for any more.
 _LAST_STREAMS_S = 5.0
+# For requests to be answered that are given up, and then to end that are cancelled.
+_GIVEN_UP_S = 1.0
+GIVING_UP_S = 3 * _GIVEN_UP_S
 # Within which a SIGTERM is the one before it, come by another way: who signals a whole group of
 # processes (systemd, supervisord's stopasgroup, dumb-init) reaches a worker itself and through its
 # supervisor.
@@ -37,6 +42,7 @@ class Shutdown:
         self.stopping = False
         self._makes_way = False
         self._told_at: float | None = None
+        self._gave_up_at: float | None = None
         self._drain_seconds = drain_seconds
 
     def arm(self) -> None:
@@ -54,10 +60,19 @@ class Shutdown:
     def make_way(self) -> None:
         self._makes_way = True
 
+    def give_up(self) -> None:
+        """The time of the requests is over, and what ends them is the worker's own."""
+        self._gave_up_at = time.monotonic()
+
     def leave(self) -> None:
-        """Called when the app has ended: the process ends too, whoever is still waited for."""
+        """Called when the app has ended: the process ends too, whoever is still waited for.
+
+        What giving up took is of LEAVE_S: a container has no more (contract/stop.py).
+        """
         if self._told_at is not None:
-            last = threading.Timer(LEAVE_S, os._exit, (0,))
+            now = time.monotonic()
+            spent = now - (now if self._gave_up_at is None else self._gave_up_at)
+            last = threading.Timer(max(0.0, LEAVE_S - spent), os._exit, (0,))
             last.daemon = True
             last.start()
 
@@ -81,6 +96,18 @@ class Shutdown:
             loop.call_soon_threadsafe(log.info, line, self._drain_seconds)
 
         return on_term
+
+
+async def end_running(running: Collection[asyncio.Task[Any] | None]) -> None:
+    """Of tasks that were told to end, cancel those that do not."""
+    if running:
+        log.warning("the worker leaves, %d requests that still run are ended", len(running))
+    # Twice: one that was cancelled once answers that, and may wait for its caller.
+    for _ in range(2):
+        if left := [task for task in running if task is not None and not task.done()]:
+            await asyncio.wait(left, timeout=_GIVEN_UP_S)
+        for task in left:
+            task.cancel()
 
 
 class Lifespan:

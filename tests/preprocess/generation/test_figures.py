@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +16,12 @@ from preprocess.generation.detokenizer import Detokenizer
 from preprocess.generation.seats import seats
 from tests.engine.triton_server import TritonServer
 from tests.preprocess.generation.test_text_generation import served, until
-from tests.text_engine import PROMPT, Asker, asked, fields, write_model
-from transformer_serving.contract.worker.request_context import GoldenBody, current_caller
+from tests.text_engine import PROMPT, Asker, asked, event_of, fields, write_model
+from transformer_serving.contract.worker.request_context import (
+    GoldenBody,
+    current_arrival,
+    current_caller,
+)
 
 pytestmark = pytest.mark.slow
 _numbers = itertools.count()
@@ -54,6 +59,15 @@ def cut(asker: Asker) -> dict[str, float]:
         row.labels["reason"]: row.value
         for row in rows
         if row.name.endswith("_total") and row.labels["endpoint"] == endpoint and row.value
+    }
+
+
+def abandoned(asker: Asker) -> dict[str, tuple[float | None, ...]]:
+    """Requests and texts that were given up, by the reason."""
+    names = ("abandoned_requests_total", "abandoned_texts_total")
+    return {
+        reason: tuple(value(asker, name, reason=reason) for name in names)
+        for reason in ("disconnect", "deadline")
     }
 
 
@@ -132,12 +146,89 @@ async def test_who_waits_for_a_first_token_counts_against_the_limit(asker: Asker
     finally:
         current_caller.reset(token)
     assert value(asker, "running_streams") == 0
+    assert abandoned(asker) == {"disconnect": (1, 1), "deadline": (0, 0)}
     assert (await asker.refusal({"text": "full w30"}))[0] == 503
     assert (seats.taken, value(asker, "running_streams")) == (0, 0)
     stream = await asker.ask({"text": "hang w30", "stream": True})
     assert value(asker, "running_streams") == 1
     stream.close()
     assert value(asker, "running_streams") == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_is_given_up_before_its_first_token_is_counted(
+    asker: Asker, stream: bool
+) -> None:
+    """No sequence of it is there that could be cut."""
+    texts = ["never w30"] if stream else ["never w30", "never w31"]
+    body = {"text": texts, "timeout_ms": 300, "stream": stream}
+    assert (await asker.refusal(body))[1]["code"] == "deadline"
+    # Its time had passed when the host came to it.
+    token = current_arrival.set(time.monotonic() - 1)
+    try:
+        assert (await asker.refusal({**body, "text": "w30"}))[1]["code"] == "deadline"
+    finally:
+        current_arrival.reset(token)
+    assert (await asker.ask(GoldenBody(body))).status_code == 504
+    assert (abandoned(asker), cut(asker)) == (
+        {"disconnect": (0, 0), "deadline": (2, 1 + len(texts))},
+        {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "stream", "begun"),
+    [("never w30", False, 0), ("never w30", True, 0), ("hang w30", False, 1)],
+)
+async def test_a_worker_that_leaves_is_no_caller_that_does(
+    asker: Asker, text: str, stream: bool, begun: int
+) -> None:
+    """`begun` sequences have their first token."""
+    caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    token = current_caller.set(caller)
+    try:
+        asking = asyncio.ensure_future(asker.refusal({"text": text, "stream": stream}))
+        if begun:
+            await until(lambda: (value(asker, "generated_tokens_total") or 0) > 0)
+        else:
+            await until(lambda: seats.taken > 0)
+        caller.set_exception(ConnectionAbortedError())
+        status, error = await asking
+    finally:
+        current_caller.reset(token)
+    assert (status, error["code"]) == (503, "unavailable")
+    assert cut(asker) == ({"unavailable": begun} if begun else {})
+    assert abandoned(asker) == {"disconnect": (0, 0), "deadline": (0, 0)}
+
+
+async def test_a_stream_under_which_the_worker_leaves_ends_with_an_event(asker: Asker) -> None:
+    caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    token = current_caller.set(caller)
+    try:
+        body = {"text": "hang w30", "parameters": {"num_return_sequences": 2}, "stream": True}
+        *_, last = await cut_off(await asker.ask(body), caller)
+    finally:
+        current_caller.reset(token)
+    name, error = event_of(last.decode().strip())
+    assert (name, error["code"]) == ("error", "unavailable")
+    assert cut(asker) == {"unavailable": 2}
+
+
+async def cut_off(stream: Any, caller: asyncio.Future[None]) -> list[bytes]:
+    """The events of one that the worker leaves after the third; no disconnection comes."""
+    sent: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+        if len(sent) == 3:
+            caller.set_exception(ConnectionAbortedError())
+
+    async def receive() -> Any:
+        await asyncio.wait({caller})
+        return {"type": "http.disconnect"}
+
+    await stream({"type": "http"}, receive, send)
+    return sent
 
 
 async def test_who_leaves_is_counted_as_one_who_left(asker: Asker) -> None:

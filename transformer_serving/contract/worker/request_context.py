@@ -10,6 +10,7 @@ from asyncio import Future
 from contextvars import ContextVar
 from typing import Any
 
+from transformer_serving.contract.errors import ServingError, caller_left, worker_leaves
 from transformer_serving.contract.worker.process_wide import process_wide
 
 # (x-request-id, traceparent or None); None where no gateway stands before the host's app. Where
@@ -60,8 +61,15 @@ def _make_caller() -> ContextVar[Future[None] | None]:
 
 
 # Done when the caller has left: whoever works for it may stop. Not a cancellation, which would end
-# the host's and others' code wherever it stands. None where nobody watches the connection.
+# the host's and others' code wherever it stands. It has an exception where it is not the caller
+# that leaves but the worker, of which `why_nobody_waits` tells. None where nobody watches the
+# connection.
 current_caller: ContextVar[Future[None] | None] = process_wide("caller", _make_caller)
+
+
+def why_nobody_waits(caller: Future[None]) -> ServingError:
+    """Of a caller that is done."""
+    return caller_left() if caller.exception() is None else worker_leaves()
 
 
 def _make_arrival() -> ContextVar[float | None]:

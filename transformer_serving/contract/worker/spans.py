@@ -153,7 +153,8 @@ class _Sender:
 
 
 def _unnamed() -> bool:
-    named = "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    attributes = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
+    named = any(one.partition("=")[0].strip() == "service.name" for one in attributes)
     return not named and not os.environ.get("OTEL_SERVICE_NAME")
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import groupby
 from string import Template
 from textwrap import indent
 
 from transformer_serving.contract import preprocess_settings
+from transformer_serving.contract.polls import SERVING_POLL, TRITON_POLL
+from transformer_serving.contract.setting import Setting
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, Alert
 from transformer_serving.desk.monitoring.objectives import OBJECTIVES
@@ -35,22 +38,16 @@ def all_alerts() -> tuple[Alert, ...]:
 def limits(variables: Mapping[str, str]) -> dict[str, str]:
     """The settings in LIMITS and POLLS, as `variables` have them or by default.
 
-    Raises Failure that names the variable where one is no number above 0.
+    As PromQL reads numbers. Raises Failure that names the variable where one is none that its
+    reader takes.
     """
-    settings = {row.name: row.default for row in preprocess_settings.SETTINGS}
-    defaults = {name: settings[name] for name in LIMITS} | POLLS
-    values = {name: variables.get(name) or default for name, default in defaults.items()}
-    for name, value in values.items():
-        if not _is_positive(value):
-            raise Failure(f"{name} must be a number above 0; correct it where it is set")
-    return values
-
-
-def _is_positive(text: str) -> bool:
+    rows = [row for row in preprocess_settings.SETTINGS if isinstance(row, Setting)]
+    settings = [row for row in rows if row.name in LIMITS]
+    polls = [replace(row, default=POLLS[row.name]) for row in (SERVING_POLL, TRITON_POLL)]
     try:
-        return 0 < float(text) < float("inf")
-    except ValueError:
-        return False
+        return {row.name: f"{row.number(variables):g}" for row in (*settings, *polls)}
+    except ValueError as error:
+        raise Failure(str(error)) from None
 
 
 def expression(alert: Alert, scale: TimeScale, values: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ Tested by tests/watch/test_counters.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 PREFIX = "transformer_serving_"
 _SUM = "_sum"
+# As long as the gateway keeps what it counted of an endpoint that is gone.
+_KEPT_S = 3600.0
 
 
 class Series(NamedTuple):
@@ -77,23 +79,47 @@ class Rise:
     added in another order may come out a trifle lower.
 
     A counter that is gone says nothing either: the page leaves out endpoints that were removed, and
-    one that comes back counts on from where it was.
+    one that comes back counts on from where it was, or after an hour from 0. So one that was not on
+    the page before and is lower says that its endpoint alone began again.
     """
 
     def __init__(self, first: Values) -> None:
         self._known = dict(first)
+        self._shown = set(first)
+        # When those were missed first that are gone.
+        self._gone: dict[Series, float] = {}
 
-    def next(self, page: Values) -> dict[Series, float]:
-        """Since the page before."""
-        if any(
-            value < self._known.get(series, 0.0)
+    def next(self, page: Values, at: float = 0.0) -> dict[Series, float]:
+        """Since the page before; `at` is when this one came, in seconds."""
+        fell = {
+            series
             for series, value in page.items()
-            if not series.name.endswith(_SUM)
-        ):
-            self._known.clear()
+            if value < self._known.get(series, 0.0) and not series.name.endswith(_SUM)
+        }
+        if not fell.isdisjoint(self._shown):
+            self._forget(list(self._known))
+        else:
+            anew = {series.label("endpoint") for series in fell}
+            back = page.keys() - self._shown
+            self._forget([series for series in back if series.label("endpoint") in anew])
         rise = {series: value - self._known.get(series, 0.0) for series, value in page.items()}
         self._known.update(page)
+        self._miss(page, at)
         return rise
+
+    def _miss(self, page: Values, at: float) -> None:
+        """Those that are not there; none is known for ever."""
+        for series in self._shown - page.keys():
+            self._gone[series] = at
+        for series in page.keys() & self._gone.keys():
+            del self._gone[series]
+        self._forget([one for one, since in self._gone.items() if at - since >= _KEPT_S])
+        self._shown = set(page)
+
+    def _forget(self, those: Iterable[Series]) -> None:
+        for series in those:
+            self._known.pop(series, None)
+            self._gone.pop(series, None)
 
 
 class Risen:
@@ -149,7 +175,7 @@ class Window:
         if self._rise is None:
             self._rise = Rise(page.counters)
         else:
-            self._steps.append(_Step(page.at - self._at, self._rise.next(page.counters)))
+            self._steps.append(_Step(page.at - self._at, self._rise.next(page.counters, page.at)))
         self._at = page.at
         while len(self._steps) > 1 and self._seconds() - self._steps[0].seconds >= self._span_s:
             self._steps.popleft()

@@ -43,7 +43,7 @@ Write = Callable[[prometheus.CollectorRegistry], bytes]
 Departed = Callable[[Collection[str]], Collection[str]]
 
 _ENDED = "ended"
-_ENDPOINT = "endpoint"
+_ENDPOINT, _PID = "endpoint", "pid"
 
 
 def page(
@@ -92,6 +92,7 @@ class _Shown:
                 row
                 for row in metric.samples
                 if not math.isnan(row.value)
+                and not (self._alone and _PID in row.labels)
                 and is_shown(row.labels.get(_ENDPOINT), self._known, alone=self._alone)
             ]
             if metric.samples or not self._alone:

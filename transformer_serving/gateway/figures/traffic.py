@@ -35,6 +35,8 @@ class Traffic:
         self._short_way = short_way
         self._running: Counter[str] = Counter()
         self._shown: dict[str, int] = {}
+        # Whether the worker leaves without waiting for what runs.
+        self.ends = False
         self.durations = Durations(prometheus, self._tell_running)
         self.exemplars = Exemplars()
 
@@ -74,10 +76,10 @@ class Traffic:
 class Visit:
     """One request: `endpoint` is whose it is, `code` and `status` what it was answered.
 
-    `trace` None: it is not traced.
+    `begun` says whether any of it has left; `trace` None: it is not traced.
     """
 
-    __slots__ = ("_arrived", "_traffic", "code", "endpoint", "status", "trace")
+    __slots__ = ("_arrived", "_traffic", "begun", "code", "endpoint", "status", "trace")
 
     def __init__(self, traffic: Traffic, endpoint: str, arrived: float) -> None:
         self._traffic = traffic
@@ -85,6 +87,7 @@ class Visit:
         self.endpoint = endpoint
         self.code = ""
         self.status = 0
+        self.begun = False
         self.trace: RequestTrace | None = None
 
     def asks(self, target: RequestedEndpoint) -> None:
@@ -109,6 +112,7 @@ class Visit:
 
         async def forward(message: Message) -> None:
             if message["type"] == "http.response.start":
+                self.begun = True
                 self.answered(None, message["status"])
             await send(message)
 
@@ -124,9 +128,13 @@ class Visit:
     ) -> None:  # fmt: skip
         traffic = self._traffic
         traffic.left(self.endpoint)
-        if not self.code:
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if cancelled and traffic.ends and (self.begun or not self.code):
+            # Not of a refusal, which was counted and sent but for the end of a body still coming.
+            self.code = "unavailable"
+        elif not self.code:
             # No answer at all: its server gave it up, or a fault of ours ended it.
-            self.code = "left" if isinstance(error, asyncio.CancelledError) else "internal"
+            self.code = "left" if cancelled else "internal"
         status = status_of(self.code, self.status)
         seconds = time.monotonic() - self._arrived
         traced = self.trace

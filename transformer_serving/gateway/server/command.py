@@ -32,7 +32,7 @@ from transformer_serving.gateway.settings import (
     GatewaySettings,
     read_settings,
 )
-from transformer_serving.gateway.shutdown import LEAVE_S
+from transformer_serving.gateway.shutdown import GIVING_UP_S, LEAVE_S
 
 _APP = "transformer_serving.gateway.app"
 # Beyond all that a worker may take from the signal to leave on.
@@ -91,6 +91,7 @@ def _serve(options: argparse.Namespace, tls: KeptTls | None, settings: GatewaySe
         graceful_seconds=settings.graceful_seconds,
         leave_seconds=max(drain_seconds, MAKING_WAY_S)
         + settings.graceful_seconds
+        + GIVING_UP_S
         + LEAVE_S
         + _SPARE_S,
         grpc=None if held is None else _address(options.host, grpc_port),

@@ -35,6 +35,7 @@ from transformer_serving.gateway.server.worker_order import (
     WorkerOrder,
 )
 from transformer_serving.gateway.settings import read_settings
+from transformer_serving.gateway.shutdown import GIVING_UP_S
 
 if TYPE_CHECKING:
     from transformer_serving.gateway.grpc_port.port import GrpcPort
@@ -116,7 +117,7 @@ class Worker:
 
         return GrpcPort(
             app, order.grpc, read_settings(),
-            graceful_seconds=order.graceful_seconds, tls=order.tls,
+            graceful_seconds=order.graceful_seconds + GIVING_UP_S, tls=order.tls,
         )  # fmt: skip
 
     def _leave_at_once(
@@ -183,6 +184,7 @@ def _on_signals(
     app: Any, server: HttpServer, ports: Sequence[Port], graceful_seconds: float
 ) -> asyncio.Event:
     """Let SIGTERM stop the ports, within the seconds that requests have; set once it has come.
+    What runs then is ended by the app, which answers and counts it.
 
     SIGUSR1 lets others take the new connections first: they serve on. It knows no drain, which
     shutdown.py puts before SIGTERM's handler.
@@ -198,7 +200,8 @@ def _on_signals(
             stopped = True
             for port in ports:
                 port.stop()
-                loop.call_later(graceful_seconds, port.ended.set)
+                loop.call_later(graceful_seconds + GIVING_UP_S, port.ended.set)
+            loop.call_later(graceful_seconds, getattr(app, "end_running", _nothing))
 
     def make_way() -> None:
         if not told.is_set():
@@ -210,6 +213,10 @@ def _on_signals(
     for number, answer in ((signal.SIGTERM, stop), (MAKE_WAY, make_way)):
         signal.signal(number, lambda *_, answer=answer: loop.call_soon_threadsafe(answer))
     return told
+
+
+def _nothing() -> None:
+    """Of an app that is not ours."""
 
 
 async def _readiness(app: Any, told: asyncio.Event) -> None:
