@@ -30,7 +30,7 @@ from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Process, Supervisor, leftovers, lives
 from transformer_serving.desk.local.watchdog import Watchdog
 from transformer_serving.gateway.access import KEYS_FILE
-from transformer_serving.gateway.settings import WORKERS
+from transformer_serving.gateway.settings import GRACEFUL_SECONDS, WORKERS
 
 STAYS = "import time; time.sleep(600)"
 Start = Callable[..., Supervisor]
@@ -253,6 +253,38 @@ def test_the_parts_end_in_their_order_however_long_one_takes(start: Start, tmp_p
     assert order.read_text() == "True"
     assert not lives(keeper)
     assert not (tmp_path / "supervisor.pid").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("grace", "takes_s", "ends"), [("", 600, False), ("30", 4, True)], ids=["usual", "longer"]
+)
+def test_the_front_door_has_as_long_to_end_as_its_user_says(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace: str, takes_s: int,
+    ends: bool,
+) -> None:  # fmt: skip
+    """Also where nothing in the shell of `down` says so."""
+    monkeypatch.setattr("transformer_serving.desk.local.environment.PART_STOP_S", 1)
+    monkeypatch.setattr(supervision, "PART_STOP_S", 1)
+    monkeypatch.setattr(supervision, "_STOP_S", 2.0)
+    monkeypatch.setenv(GRACEFUL_SECONDS.name, grace)
+    ready, ended = tmp_path / "ready", tmp_path / "ended"
+    leaves = (
+        "import pathlib, signal, sys, time\n"
+        "def leave(*_):\n"
+        f"    time.sleep({takes_s}); pathlib.Path({str(ended)!r}).touch()\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        f"open({str(ready)!r}, 'a').write('r')\n"
+        "time.sleep(600)\n"
+    )
+    supervisor = start(inference=leaves)
+    part = psutil.Process(pid_of(supervisor, "inference"))
+    wait_until(ready.exists, 60)
+    monkeypatch.delenv(GRACEFUL_SECONDS.name)
+    stack.stop(tmp_path, nothing)
+    assert ended.exists() == ends
+    assert not lives(part)
 
 
 @pytest.mark.slow

@@ -28,7 +28,11 @@ from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import UnixConnection
-from transformer_serving.desk.local.environment import environment_of_parts
+from transformer_serving.desk.local.environment import (
+    PART_STOP_S,
+    environment_of_parts,
+    stop_seconds,
+)
 from transformer_serving.desk.local.parts import PARTS
 from transformer_serving.desk.local.record import sockets_of, write_private
 
@@ -38,6 +42,8 @@ _RPC_S = 60.0
 _SUPERVISOR = "supervisor.supervisord"
 # Its variables of where its socket and the Python of its parts are.
 _LISTENER, _PYTHON = "TRANSFORMER_SERVING_SUPERVISOR_SOCKET", "TRANSFORMER_SERVING_PART_PYTHON"
+# How long the front door has to end, of which a `down` in another shell knows by it.
+_GRACE = "TRANSFORMER_SERVING_SUPERVISOR_GRACE"
 # What asking a supervisor raises that is not there, or leaves.
 _SILENT = (OSError, http.client.HTTPException, xmlrpc.client.Error)
 # One that ends sooner after its start waits before the next, each time a second longer; above what
@@ -101,7 +107,7 @@ startsecs={_START_S}
 startretries=1000000
 stopasgroup=true
 killasgroup=true
-stopwaitsecs=12
+stopwaitsecs={f"%(ENV_{_GRACE})s" if name == "inference" else PART_STOP_S}
 redirect_stderr=true
 stdout_logfile=logs/{name}.log
 stdout_logfile_maxbytes={LOG_BYTES}
@@ -168,6 +174,7 @@ class Supervisor:
                 MARK: str(self.state),
                 _LISTENER: str(_socket(self.state)),
                 _PYTHON: sys.executable,
+                _GRACE: str(stop_seconds(os.environ)),
             },
             capture_output=True,
             text=True,
@@ -255,7 +262,8 @@ def sweep(state: Path) -> int:
     The supervisor first: it ends the parts in their order, and would start again what ends before.
     """
     supervisors = [process for process in leftovers(state) if _supervises(process, state)]
-    end_processes(supervisors, _STOP_S, lambda: _wake(state))
+    patience_s = _STOP_S + max(map(_longer_s, supervisors), default=0)
+    end_processes(supervisors, patience_s, lambda: _wake(state))
     left = list(leftovers(state))
     end_processes(left, 8.0)
     return 0 if supervisors else len(left)
@@ -268,6 +276,14 @@ def _supervises(process: psutil.Process, state: Path) -> bool:
     except psutil.Error:
         return False
     return _SUPERVISOR in command and _is(command[-1], state / "supervisord.conf")
+
+
+def _longer_s(supervisor: psutil.Process) -> int:
+    """What its front door has beyond what each part has; an older kit's has nothing."""
+    try:
+        return int(supervisor.environ().get(_GRACE, PART_STOP_S)) - PART_STOP_S
+    except (psutil.Error, ValueError):
+        return 0
 
 
 def _wake(state: Path) -> None:
