@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -27,7 +28,13 @@ from transformer_serving.desk.local.record import (
     state_directory,
 )
 from transformer_serving.desk.local.sockets import socket_folder
-from transformer_serving.desk.local.supervision import Process, Supervisor, leftovers, lives
+from transformer_serving.desk.local.supervision import (
+    Process,
+    Supervisor,
+    end_processes,
+    leftovers,
+    lives,
+)
 from transformer_serving.desk.local.watchdog import Watchdog
 from transformer_serving.gateway.access import KEYS_FILE
 from transformer_serving.gateway.settings import GRACEFUL_SECONDS, WORKERS
@@ -257,17 +264,24 @@ def test_the_parts_end_in_their_order_however_long_one_takes(start: Start, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("grace", "takes_s", "ends"), [("", 600, False), ("30", 4, True)], ids=["usual", "longer"]
+    ("grace", "takes_s", "waited_s"), [("", 600, 2), ("30", 4, 36)], ids=["usual", "longer"]
 )
 def test_the_front_door_has_as_long_to_end_as_its_user_says(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace: str, takes_s: int,
-    ends: bool,
+    waited_s: int,
 ) -> None:  # fmt: skip
     """Also where nothing in the shell of `down` says so."""
     monkeypatch.setattr("transformer_serving.desk.local.environment.PART_STOP_S", 1)
     monkeypatch.setattr(supervision, "PART_STOP_S", 1)
     monkeypatch.setattr(supervision, "_STOP_S", 2.0)
     monkeypatch.setenv(GRACEFUL_SECONDS.name, grace)
+    patience: list[float] = []
+
+    def end(processes: list[psutil.Process], patience_s: float, *meanwhile: Any) -> None:
+        patience.append(patience_s)
+        end_processes(processes, patience_s, *meanwhile)
+
+    monkeypatch.setattr(supervision, "end_processes", end)
     ready, ended = tmp_path / "ready", tmp_path / "ended"
     leaves = (
         "import pathlib, signal, sys, time\n"
@@ -283,7 +297,9 @@ def test_the_front_door_has_as_long_to_end_as_its_user_says(
     wait_until(ready.exists, 60)
     monkeypatch.delenv(GRACEFUL_SECONDS.name)
     stack.stop(tmp_path, nothing)
-    assert ended.exists() == ends
+    assert ended.exists() == (grace != "")
+    # Of the supervisor, which waits for the part.
+    assert patience[0] == waited_s
     assert not lives(part)
 
 
