@@ -238,6 +238,13 @@ def test_a_load_without_a_request_says_so_and_not_that_the_generator_was_the_lim
     assert "open loop, 0.01/s: no request was due in its time; give more --seconds" in said
 
 
+def test_a_time_without_any_request_is_said(server: Server) -> None:
+    """Too short for a closed loop's first one, and then there is no rate for an open one."""
+    done = run_cli(f"http://127.0.0.1:{server.port}/", "-c", "1", "--seconds", "1e-9")
+    assert done.exit_code == 0, done.output
+    assert "1 clients: no request was due in its time" in done.output
+
+
 def test_a_header_of_ones_own_takes_the_place_of_the_usual_one(server: Server) -> None:
     """In any spelling; two of one name are for the server to choose among."""
     mine = ("--header", "content-type: text/plain", "--header", "content-length: 9")

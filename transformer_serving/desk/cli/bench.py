@@ -203,7 +203,9 @@ def notes(measured: Sequence[Measured]) -> list[str]:
         if others:
             counts = ", ".join(f"{status}: {count}" for status, count in others.items())
             said.append(f"{row.load}: answers other than 200: {counts}")
-    busiest = max(row.figures.generator_cpu for row in measured if row.figures.requests)
+    busiest = max(
+        (row.figures.generator_cpu for row in measured if row.figures.requests), default=0.0
+    )
     said.append(f"the generator used up to {busiest:.0%} of one core")
     if busiest > 0.8:
         said.append("so it was itself the limit; the server can do more")
