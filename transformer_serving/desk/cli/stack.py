@@ -178,28 +178,28 @@ def _deploy_demo(
     target = replace(running.target(), key=key)
     with phases.phase(f"deploy {' and '.join(opened)}"):
         phases.report("asking what is served already")
-        standing = {name: served_instead(target, one, name) for name, one in opened.items()}
-        taken = [bundle for bundle in bundles if standing[bundle.endpoint] is None]
+        standing = served_instead(target, opened)
+        taken = [bundle for bundle in bundles if bundle.endpoint not in standing]
         asked = {bundle.endpoint: opened[bundle.endpoint] for bundle in taken}
         done = deploy_together(
             target, asked, timeout_s=_GOLDEN_S * len(asked), report=phases.report
         ) if asked else []  # fmt: skip
     for bundle in bundles:
-        _show_left_alone(phases.console, target, bundle, standing[bundle.endpoint])
+        if bundle.endpoint in standing:
+            _show_left_alone(phases.console, target, bundle, standing[bundle.endpoint])
     return list(zip(done, taken, strict=True))
 
 
 def _show_left_alone(
-    console: Console, target: DeployTarget, bundle: DemoBundle, standing: str | None
+    console: Console, target: DeployTarget, bundle: DemoBundle, standing: str
 ) -> None:
-    if standing is not None:
-        name = bundle.endpoint
-        console.print(
-            f"{name} {standing}, and is left as it is; the demo under another name: "
-            f"{target.command(f'deploy {bundle.path} --endpoint NAME')}; or in its place, after: "
-            f"{target.command(f'remove {name}')}",
-            soft_wrap=True, highlight=False, markup=False,
-        )  # fmt: skip
+    name = bundle.endpoint
+    console.print(
+        f"{name} {standing}, and is left as it is; the demo under another name: "
+        f"{target.command(f'deploy {bundle.path} --endpoint NAME')}; or in its place, after: "
+        f"{target.command(f'remove {name}')}",
+        soft_wrap=True, highlight=False, markup=False,
+    )  # fmt: skip
 
 
 def _show_monitoring(console: Console, running: Stack) -> None:
