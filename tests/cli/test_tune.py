@@ -120,7 +120,7 @@ def test_what_was_found_is_said_also_where_the_end_fails(
     assert "kept" in said
     assert "1.30 times (1.30 to 1.30" in said
     assert "the result is precision=fp32,threads=0,buckets=converted," in said
-    assert "nothing is written" in said
+    assert "is not written whole" in said
     assert "error: " in done.stderr
     rows = json.loads(searched.tune("--json").stdout)
     assert (rows["bundle"], rows["bundle_version"], rows["environment_file"]) == (None, None, None)

@@ -128,7 +128,7 @@ def _show(tuned: Tuned, endpoint: str, target: Path, state: Path, console: Conso
         console.print(line(verdict), soft_wrap=True, highlight=False)
     if tuned.bundle is None:
         console.print(
-            f"the result is {tuned.setting}, and nothing is written: its end did not succeed; "
+            f"the result is {tuned.setting}, and is not written whole: its end did not succeed; "
             f"again from there: --from {tuned.setting}",
             soft_wrap=True, highlight=False,
         )  # fmt: skip
