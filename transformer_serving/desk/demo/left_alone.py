@@ -1,6 +1,7 @@
 """A demo's endpoint that its user has given a model of their own: the demo does not take it over.
 
-Tested by tests/demo/test_left_alone.py and tests/stack/test_commands.py.
+Tested by tests/demo/test_left_alone.py, tests/deploy/test_on_a_server.py and
+tests/stack/test_commands.py.
 """
 
 from __future__ import annotations
