@@ -20,7 +20,7 @@ from hypothesis import given, strategies as st
 from tests.bench.served import served
 from transformer_serving.desk.bench import load, measure
 from transformer_serving.desk.bench.connection import Address
-from transformer_serving.desk.bench.figures import figures, percentile
+from transformer_serving.desk.bench.figures import figures, percentile, shown
 from transformer_serving.desk.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
@@ -34,6 +34,7 @@ class Played:
     def __init__(self) -> None:
         self.bodies: list[Any] = []
         self.headers: dict[bytes, bytes] = {}
+        self.types: set[tuple[bytes, ...]] = set()
         self.inside = self.most_inside = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -45,6 +46,7 @@ class Played:
             body, more = body + part.get("body", b""), part.get("more_body", False)
         self.bodies.append(json.loads(body))
         self.headers = dict(scope["headers"])
+        self.types.add(tuple(value for name, value in scope["headers"] if name == b"content-type"))
         if scope["path"] == "/stall" and len(self.bodies) == 1:
             # Nobody is served meanwhile, as when a worker's loop is blocked.
             threading.Event().wait(STALL_S)
@@ -117,6 +119,15 @@ def test_an_open_loop_sends_what_is_due_whatever_the_answers(server: Server) -> 
     assert {exchange.status for exchange in found.exchanges} == {200}
 
 
+@pytest.mark.parametrize("rate", [0.01, 8.0], ids=["nothing due", "few due"])
+def test_an_open_loop_lasts_as_long_as_it_says(server: Server, rate: float) -> None:
+    """Else its rates were those of the time to its last answer."""
+    found = load.run(server.address("/"), [PAYLOAD], load.Open(rate, 0.4))
+    assert len(found.exchanges) == len(load.arrivals(rate, 0.4))
+    assert found.elapsed_s >= 0.4
+    assert figures(found).goodput <= len(found.exchanges) / 0.4
+
+
 def test_a_stall_counts_for_every_request_that_it_held_up(server: Server) -> None:
     """One connection only: those behind the stalled one cannot even be sent while it lasts."""
     wanted = load.Open(rate=50, seconds=1, connections=1)
@@ -181,6 +192,14 @@ def test_a_percentile_is_a_value_that_so_many_do_not_exceed(
     assert sum(value < found for value in ordered) < len(ordered) * share / 100
 
 
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [(0.0, "0"), (0.3141, "0.314"), (9.876, "9.88"), (99.96, "100"), (1136.5, "1136")],
+)
+def test_a_slow_rate_has_digits(rate: float, said: str) -> None:
+    assert shown(rate) == said
+
+
 def test_lengths_are_reported_apart(server: Server) -> None:
     mixed = measure.payloads(None, None, 2, (3, 9))
     found = figures(load.run(server.address("/"), mixed, load.Closed(2, 60, requests=20)))
@@ -209,6 +228,42 @@ def test_the_command_prints_figures_of_every_load(server: Server) -> None:
     printed = run_cli(url, "-c", "1", "--seconds", "0.2").output
     assert "answers other than 200" in printed
     assert "of one core" in printed
+
+
+def test_a_load_without_a_request_says_so_and_not_that_the_generator_was_the_limit(
+    server: Server,
+) -> None:
+    url = f"http://127.0.0.1:{server.port}/"
+    said = run_cli(url, "-c", "1", "--seconds", "0.2", "--rate", "0.01").output
+    assert "open loop, 0.01/s: no request was due in its time; give more --seconds" in said
+
+
+def test_a_time_without_any_request_is_said(server: Server) -> None:
+    """Too short for a closed loop's first one, and then there is no rate for an open one."""
+    done = run_cli(f"http://127.0.0.1:{server.port}/", "-c", "1", "--seconds", "1e-9")
+    assert done.exit_code == 0, done.output
+    assert "1 clients: no request was due in its time" in done.output
+
+
+def test_a_header_of_ones_own_takes_the_place_of_the_usual_one(server: Server) -> None:
+    """In any spelling; two of one name are for the server to choose among."""
+    mine = ("--header", "content-type: text/plain", "--header", "content-length: 9")
+    done = run_cli(f"http://127.0.0.1:{server.port}/", "-c", "1", "--seconds", "0.1", *mine)
+    assert done.exit_code == 0, done.output
+    assert server.app.types == {(b"text/plain",)}
+    sent = Address.of("http://[::1]:8080/", {"CONTENT-TYPE": "a", "content-length": "9"}).request(
+        b"{}"
+    )
+    head = sent.partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert head[1:] == [b"Host: [::1]:8080", b"CONTENT-TYPE: a", b"Content-Length: 2"]
+
+
+@pytest.mark.parametrize("options", [(), ("--stream",)], ids=["whole", "stream"])
+def test_an_empty_text_is_sent_as_it_is(options: tuple[str, ...], server: Server) -> None:
+    run_cli(
+        f"http://127.0.0.1:{server.port}/", "-c", "1", "--seconds", "0.1", "--text", "", *options
+    )
+    assert {body["text"] for body in server.app.bodies} == {""}
 
 
 @pytest.mark.parametrize("how", ["option", "variable", "header"])

@@ -21,6 +21,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.gateway.access import KEYS_FILE
 from transformer_serving.gateway.keys import Keys
 
+ROOT = Path(__file__).parent.parent.parent
 CLI = str(Path(sys.executable).with_name("transformer-serving"))
 
 
@@ -166,6 +167,38 @@ def test_a_link_stays_a_link(tmp_path: Path, file: Path) -> None:
     keys(link, "add", "b")
     assert link.is_symlink()
     assert len(desk_keys.read(file)) == 2
+
+
+@pytest.mark.parametrize("command", [["list"], ["remove", "a"], ["add", "a"]])
+def test_a_link_that_leads_to_itself(tmp_path: Path, command: list[str]) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(link.name)
+    assert "link.json cannot be read: Too many levels" in keys(link, *command, code=2).stderr
+    assert link.is_symlink()
+
+
+def test_a_link_to_a_file_that_is_not_there_yet(tmp_path: Path, file: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(file.name)
+    keys(link, "add", "a")
+    assert link.is_symlink()
+    assert [key.name for key in desk_keys.read(file)] == ["a"]
+
+
+def test_the_documented_lines_work_in_an_empty_folder(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "security.md").read_text("utf-8")
+    lines = page.partition("## Keys of the gateway")[2].partition("| a key of")[0].splitlines()
+    typed = [line for line in lines if line.startswith(("mkdir ", "transformer-serving keys "))]
+    assert [line.split()[2] for line in typed[1:]] == ["add", "add", "list", "remove"]
+    # And the file that `up` is given is that one.
+    assert f"{KEYS_FILE.name}=keys/keys.json transformer-serving up" in lines
+    path = f"{Path(CLI).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join(typed)], cwd=tmp_path, env={**os.environ, "PATH": path},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [key.name for key in desk_keys.read(tmp_path / "keys/keys.json")] == ["prometheus"]
 
 
 def too_many(rows: list[Key]) -> bool:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from tests.stack.small_bundles import Parts, write_small
 from tests.tune.test_knobs import USUAL
 from transformer_serving.desk.bench.bounds import spread
+from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.cli.tune import line, table, values
 from transformer_serving.desk.deploy.target import TARGET_VARIABLES
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.tune import requests, tuning
 from transformer_serving.desk.tune.search import Raced, Rival, Verdict
 from transformer_serving.desk.tune.tuning import Tuned
 
@@ -57,6 +66,100 @@ def test_without_a_stack_nothing_is_made_for_one(
     assert not state.exists()
 
 
+BEGUN = ("name", "--lengths", "8")
+
+
+@pytest.fixture
+def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A search that has found something in no time; its proof is the bundle as it was."""
+    small = write_small(tmp_path / "small", Parts(parity=True))
+    own = SimpleNamespace(
+        bring=lambda _: None,
+        address=lambda _: None,
+        prove=lambda _, target: open_bundle(Path(shutil.copytree(small.folder, target))),
+    )
+
+    @contextmanager
+    def own_stack(*_: Any) -> Iterator[Any]:
+        yield own
+
+    class Search:
+        def __init__(self, *_: Any) -> None: ...
+
+        def run(self, knobs: Any, start: Any) -> Any:
+            kept = Rival(0, 900.0, 9, spread([1.0] * 9), None, chosen=True)
+            return start, (Raced("threads", (kept,)),)
+
+        def judge(self, best: Any, others: Any) -> Any:
+            return (Verdict("the beginning", best, 900.0, 700.0, spread([1.3] * 15)),)
+
+    monkeypatch.setattr(tuning, "own_stack", own_stack)
+    monkeypatch.setattr(tuning, "Search", Search)
+    monkeypatch.setattr(requests, "check_answered", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    given = ("--bundle", str(small.folder), "--state", str(tmp_path / "state"))
+    return SimpleNamespace(
+        own=own, tune=lambda *more: CliRunner().invoke(main, ["tune", *BEGUN, *given, *more])
+    )
+
+
+@pytest.mark.parametrize("end", ["written", "proven"])
+def test_what_was_found_is_said_also_where_the_end_fails(
+    searched: SimpleNamespace, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        if end == "proven":
+            raise Failure("its engine's answers differ")
+        raise OSError(errno.ENOSPC, "No space left on device", "name-tuned")
+
+    place, name = (tuning, "written") if end == "written" else (searched.own, "prove")
+    monkeypatch.setattr(place, name, fails)
+    done = searched.tune()
+    assert done.exit_code == 1
+    said = done.stdout
+    assert "kept" in said
+    assert "1.30 times (1.30 to 1.30" in said
+    assert "the result is precision=fp32,threads=0,buckets=converted," in said
+    assert "is not written whole" in said
+    assert "error: " in done.stderr
+    rows = json.loads(searched.tune("--json").stdout)
+    assert (rows["bundle"], rows["bundle_version"], rows["environment_file"]) == (None, None, None)
+    assert rows["setting"]["precision"] == "fp32"
+    assert rows["verdicts"][0]["ratio"]["median"] == 1.3
+
+
+def test_the_variables_replace_only_those_of_an_earlier_run(
+    searched: SimpleNamespace, tmp_path: Path
+) -> None:
+    env = tmp_path / "my.env"
+    assert searched.tune("--output", "my").exit_code == 0
+    before = env.read_text()
+    assert searched.tune("--output", "my").exit_code == 0
+    assert env.read_text() == before
+    theirs = before + "CLEARML_API_SECRET_KEY=precious\n"
+    env.write_text(theirs)
+    done = searched.tune("--output", "my")
+    assert done.exit_code == 2
+    assert "my.env would be replaced, and it has other lines than" in done.output
+    assert "precious" not in done.output
+    assert env.read_text() == theirs
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [("taken", "what is there cannot be read: Is a directory"), ("x" * 240, "at most 233 bytes")],
+    ids=["a folder", "a long name"],
+)
+def test_where_the_variables_cannot_be_written_nothing_is_searched(
+    output: str, said: str, searched: SimpleNamespace, tmp_path: Path
+) -> None:
+    (tmp_path / "taken.env").mkdir()
+    done = searched.tune("--output", output)
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
+    assert not (tmp_path / "state").exists()
+
+
 def test_the_table_and_the_verdict_have_bounds() -> None:
     kept = Rival(0, 900.0, 9, spread([1.0] * 9), None, chosen=True)
     lost = Rival(1, 700.0, 6, spread([0.75, 0.76, 0.77, 0.78, 0.8, 0.81]), "0", chosen=False)
@@ -69,7 +172,7 @@ def test_the_table_and_the_verdict_have_bounds() -> None:
         Raced("calls", (kept, gone)),
         Raced("instances", (gone,), "no other value came up"),
     )
-    tuned = Tuned(USUAL, USUAL, races, (), None, Path("env"), 1.0)  # type: ignore[arg-type]
+    tuned = Tuned(USUAL, USUAL, races, (), None, Path("env"), 1.0)
     console = Console(width=120, record=True, file=None)
     console.print(table(tuned))
     rows = [" ".join(row.split()) for row in console.export_text().splitlines()[1:]]

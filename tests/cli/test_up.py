@@ -75,6 +75,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     monkeypatch.setattr(f"{desk}.local.stack.start", lambda *_, **__: running)
     monkeypatch.setattr(f"{desk}.local.wanted.check", lambda *_, **__: None)
     monkeypatch.setattr(f"{desk}.bundle.folder.open_bundle", lambda path: None)
+    monkeypatch.setattr(f"{desk}.demo.left_alone.served_instead", lambda *_: {})
     monkeypatch.setattr(f"{desk}.deploy.endpoint.deploy_together", deployed)
     monkeypatch.setattr(f"{desk}.deploy.golden.ask", answered)
     return keys
@@ -121,6 +122,19 @@ def test_without_a_key_nothing_is_to_be_exported(
     said = demo(tmp_path)
     assert keys == [None, None]
     assert "TRANSFORMER_SERVING_KEY" not in said
+
+
+def test_what_is_the_users_own_is_left_and_named(
+    keys: list[str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = "transformer_serving.desk.demo.left_alone.served_instead"
+    monkeypatch.setattr(served, lambda *_: {"texts": "serves bundle 7, of the model mine"})
+    said = demo(tmp_path)
+    # Nothing is deployed, and nobody is asked for an answer to show.
+    assert keys == []
+    assert "texts serves bundle 7, of the model mine, and is left as it is" in said
+    assert f"transformer-serving deploy {tmp_path} --endpoint NAME" in said
+    assert "transformer-serving remove texts" in said
 
 
 Played = Callable[[int, int], list[Any]]

@@ -33,6 +33,7 @@ from transformer_serving.contract.rollout import (
 )
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
+from transformer_serving.desk.demo.left_alone import served_instead
 from transformer_serving.desk.deploy import endpoint, rollout
 from transformer_serving.desk.deploy.endpoint import add_and_look
 from transformer_serving.desk.deploy.leftover_code import forget_code
@@ -143,6 +144,19 @@ def test_what_a_killed_add_left_is_healed_by_the_bundle_before(
         # Nor where this desk cannot read what is stored: its hash is the bundle's.
         monkeypatch.setattr(ClearmlApi, "download", unread)
         assert not deployed(target, a)
+
+
+def test_a_demos_name_is_found_as_clearml_serving_has_written_it(
+    target: DeployTarget, tmp_path: Path
+) -> None:
+    """In the service's configuration, which is read as text before any command is asked."""
+    demo, own = (write_small(tmp_path / name, Parts(revision=name)) for name in ("demo", "own"))
+    demos = {"transformer_model": demo, "texts": own}
+    assert served_instead(target, demos) == {}
+    add_and_look(target, demo, "transformer_model", registered(target, own))
+    add_and_look(target, own, "texts", registered(target, own))
+    stock = "serves a model that no 'deploy' has brought"
+    assert served_instead(target, demos) == {"transformer_model": stock}
 
 
 def test_code_that_no_endpoint_has_any_more_leaves_with_the_next_removal(

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,8 +18,8 @@ from transformer_serving.contract.preprocess_settings import MAX_STREAMS, TRITON
 from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local import stack, supervision, watchdog
-from transformer_serving.desk.local.leftovers import leftovers, lives
+from transformer_serving.desk.local import leftovers as left, stack, supervision, watchdog
+from transformer_serving.desk.local.leftovers import end_processes, leftovers, lives
 from transformer_serving.desk.local.record import (
     Ports,
     new_record,
@@ -31,7 +32,7 @@ from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Process, Supervisor
 from transformer_serving.desk.local.watchdog import Watchdog
 from transformer_serving.gateway.access import KEYS_FILE
-from transformer_serving.gateway.settings import WORKERS
+from transformer_serving.gateway.settings import GRACEFUL_SECONDS, WORKERS
 
 STAYS = "import time; time.sleep(600)"
 Start = Callable[..., Supervisor]
@@ -254,6 +255,48 @@ def test_the_parts_end_in_their_order_however_long_one_takes(start: Start, tmp_p
     assert order.read_text() == "True"
     assert not lives(keeper)
     assert not (tmp_path / "supervisor.pid").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("grace", "takes_s", "waited_s"), [("", 600, 2), ("30", 4, 36)], ids=["usual", "longer"]
+)
+def test_the_front_door_has_as_long_to_end_as_its_user_says(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace: str, takes_s: int,
+    waited_s: int,
+) -> None:  # fmt: skip
+    """Also where nothing in the shell of `down` says so."""
+    monkeypatch.setattr("transformer_serving.desk.local.environment.PART_STOP_S", 1)
+    for module in (supervision, left):
+        monkeypatch.setattr(module, "PART_STOP_S", 1)
+    monkeypatch.setattr(left, "_STOP_S", 2.0)
+    monkeypatch.setenv(GRACEFUL_SECONDS.name, grace)
+    patience: list[float] = []
+
+    def end(processes: list[psutil.Process], patience_s: float, *meanwhile: Any) -> None:
+        patience.append(patience_s)
+        end_processes(processes, patience_s, *meanwhile)
+
+    monkeypatch.setattr(left, "end_processes", end)
+    ready, ended = tmp_path / "ready", tmp_path / "ended"
+    leaves = (
+        "import pathlib, signal, sys, time\n"
+        "def leave(*_):\n"
+        f"    time.sleep({takes_s}); pathlib.Path({str(ended)!r}).touch()\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        f"open({str(ready)!r}, 'a').write('r')\n"
+        "time.sleep(600)\n"
+    )
+    supervisor = start(inference=leaves)
+    part = psutil.Process(pid_of(supervisor, "inference"))
+    wait_until(ready.exists, 60)
+    monkeypatch.delenv(GRACEFUL_SECONDS.name)
+    stack.stop(tmp_path, nothing)
+    assert ended.exists() == (grace != "")
+    # Of the supervisor, which waits for the part.
+    assert patience[0] == waited_s
+    assert not lives(part)
 
 
 @pytest.mark.slow

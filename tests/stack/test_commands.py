@@ -18,6 +18,8 @@ import pytest
 from tests.engine.triton_server import wait_until
 from tests.free_ports import free_port_base
 from tests.stack.conftest import CLI, ROOT, Stack
+from tests.stack.desk import Desk
+from tests.stack.small_bundles import TEXT, write_small
 from transformer_serving.desk.local import supervision
 from transformer_serving.desk.local.parts import PARTS
 
@@ -43,6 +45,21 @@ def test_a_second_up_changes_nothing(stack: Stack) -> None:
     again = stack.json("up", "--demo")
     assert [row["changed"] for row in again["deployed"]] == [False, False]
     assert [part["pid"] for part in again["parts"]] == before
+
+
+def test_up_leaves_the_users_own_under_the_demos_names(plain: Stack, tmp_path: Path) -> None:
+    """One by `deploy` and one by ClearML's own commands."""
+    bundle, desk = write_small(tmp_path / "mine"), Desk(plain, tmp_path)
+    desk.upload("stock", "--path", str(desk.model(1.0).parent))
+    desk.add("sentence_embeddings", "--name", "stock", "--project", "commands")
+    plain.run("deploy", str(bundle.folder), "--endpoint", "transformer_model")
+    desk.until_answers("sentence_embeddings", 1.0)
+    assert plain.json("up", "--demo")["deployed"] == []
+    seen = plain.seen("transformer_model", {"text": TEXT})
+    assert seen.version == bundle.manifest.bundle_version
+    assert desk.answers("sentence_embeddings", 1.0)
+    for name in ("transformer_model", "sentence_embeddings"):
+        plain.run("remove", name)
 
 
 def test_env_points_clearmls_own_tools_at_the_stack(stack: Stack) -> None:

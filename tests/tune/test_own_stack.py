@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.stack.small_bundles import write_small
 from tests.tune.test_knobs import USUAL
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.bundle.folder import Bundle
@@ -73,3 +74,37 @@ def test_of_a_setting_that_does_not_come_up_nothing_is_left(
         own.bring({"4": USUAL})
     assert removed == [("setting_1", True)]
     assert not list((stack.state / "bundles").iterdir())
+
+
+def test_before_the_proof_what_was_measured_goes_and_memory_is_looked_at(
+    small: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton lets go of it a while later."""
+    done: list[str] = []
+    free = iter([1, 1, 1 << 40])
+
+    def looked() -> Any:
+        done.append("looked")
+        return SimpleNamespace(available=next(free))
+
+    def deploy(_target: Any, _bundle: Bundle, name: str, **_: Any) -> None:
+        done.append(name)
+
+    monkeypatch.setattr(own_stack, "deploy", deploy)
+    monkeypatch.setattr(own_stack, "remove", lambda _, name, forget: done.append(f"no {name}"))
+    stack: Any = SimpleNamespace(state=tmp_path / "state", target=lambda: None)
+    stack.state.mkdir()
+    own = own_stack.OwnStack(stack, {"fp32": small}, lambda _: None, {})
+    written = write_small(stack.state / "bundles" / "setting_1")
+    own._bundles[USUAL.bundle] = ("setting_1", written)
+    monkeypatch.setattr("psutil.virtual_memory", looked)
+    bundle = own.prove(USUAL, tmp_path / "tuned")
+    assert done == ["no setting_1", "looked", "looked", "looked", "tuned"]
+    assert not written.folder.exists()
+    assert bundle.folder == tmp_path / "tuned"
+
+    monkeypatch.setattr(own_stack, "_FREED_S", 0)
+    free = iter([1] * 3)
+    with pytest.raises(Failure, match="of memory are free"):
+        own.prove(USUAL, tmp_path / "again")
+    assert done[-1] == "looked"

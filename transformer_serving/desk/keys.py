@@ -107,18 +107,33 @@ def _check(name: str, endpoints: Sequence[str], *, metrics: bool) -> None:
 @contextmanager
 def _changing(path: Path) -> Iterator[tuple[Path, tuple[Key, ...]]]:
     """The file that `path` leads to and its keys, while nobody else changes them."""
-    file = path.resolve()
+    file = _resolved(path)
     try:
         # The folder is locked: the file itself is another one after each change.
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise Failure(f"{file.parent} is no folder for {path.name}: {error.strerror}",
-                      exit_code=2) from error  # fmt: skip
+        raise Failure(
+            f"{file.parent} is no folder for {path.name}: {error.strerror}; make it, or name "
+            "another --file",
+            exit_code=2,
+        ) from error
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         yield file, read(file) if file.exists() else ()
     finally:
         os.close(folder)
+
+
+def _resolved(path: Path) -> Path:
+    """The file that links lead to, which need not be there. Raises Failure (exit code 2) for a link
+    that leads to itself."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror}", exit_code=2) from error
+    return path.resolve()
 
 
 def _write(path: Path, keys: Sequence[Key]) -> None:

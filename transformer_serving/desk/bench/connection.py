@@ -64,6 +64,12 @@ class Address:
             parts.hostname, port or (443 if secure else 80), path, secure, dict(headers or {})
         )
 
+    @property
+    def place(self) -> str:
+        """Host and port, as they stand in a URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
     @cached_property
     def tls(self) -> ssl.SSLContext | None:
         """Made once: this machine's authorities take longer to read than many an answer to come."""
@@ -71,13 +77,15 @@ class Address:
 
     def request(self, body: bytes, content_type: str = "application/json") -> bytes:
         """A POST of `body`, head and all, ready to be written."""
-        lines = {
-            "Host": f"{self.host}:{self.port}",
+        given = {
+            "Host": self.place,
             "Content-Type": content_type,
             **self.headers,
             "Content-Length": str(len(body)),
         }
-        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        # Of one name in two spellings the last one counts.
+        lines = {name.lower(): f"{name}: {value}\r\n" for name, value in given.items()}
+        head = "".join(lines.values())
         return f"POST {self.path} HTTP/1.1\r\n{head}\r\n".encode() + body
 
 

@@ -28,7 +28,7 @@ def run(
 
 def no_contact(address: Address, error: OSError) -> Failure:
     """What the operator is told of an error in connecting."""
-    where, reason = f"{address.host}:{address.port}", error.strerror or error
+    where, reason = address.place, error.strerror or error
     if error.errno in _NO_DESCRIPTORS:
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return Failure(

@@ -72,6 +72,11 @@ def figures(run: Run) -> LoadFigures:
     )
 
 
+def shown(rate: float) -> str:
+    """A rate with three digits that say something, and whole from 100 on."""
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
 def percentile(ordered: Sequence[float], share: float) -> float:
     """The smallest value that at least `share` percent of the ordered values do not exceed."""
     return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]

@@ -185,6 +185,7 @@ class OpenLoop(_Load):
         self._most = min(load.connections, most)
         self._moments = deque(arrivals(load.rate, load.seconds))
         self._expected = len(self._moments)
+        self._until = 0.0
         self._waiting: deque[Unsent] = deque()
         self._idle: list[Connection] = []
         self._opened = 0
@@ -197,6 +198,7 @@ class OpenLoop(_Load):
 
         def start() -> None:
             began = now()
+            self._until = began + self._load.seconds
             self._moments = deque(began + moment for moment in self._moments)
             self._due(timer)
 
@@ -212,14 +214,21 @@ class OpenLoop(_Load):
             yield Unsent(moment, *next(self._payloads))
 
     def _due(self, timer: Timer) -> None:
-        """Everything whose moment has come joins the queue; the timer is set to the next one."""
+        """Everything whose moment has come joins the queue; the timer is set to the next one, and
+        at last to the end: rates are of the whole time, also where little was due in it."""
         moment = now()
         while self._moments and self._moments[0] <= moment:
             self._waiting.append(Unsent(self._moments.popleft(), *next(self._payloads)))
         self._serve()
         if self._moments:
             timer.set(self._moments[0])
-        elif not self._expected:
+        elif moment < self._until:
+            timer.set(self._until)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        if len(self._exchanges) == self._expected and now() >= self._until:
             self._finished.set()
 
     def _serve(self) -> None:
@@ -252,8 +261,7 @@ class OpenLoop(_Load):
             self._drop(connection)
         else:
             self._idle.append(connection)
-        if len(self._exchanges) == self._expected:
-            self._finished.set()
+        self._finish()
         self._serve()
 
 

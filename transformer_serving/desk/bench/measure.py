@@ -13,7 +13,7 @@ from typing import Any
 
 from transformer_serving.desk.bench import contact, load
 from transformer_serving.desk.bench.connection import Address
-from transformer_serving.desk.bench.figures import LoadFigures, figures
+from transformer_serving.desk.bench.figures import LoadFigures, figures, shown
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import kept_out, key_header
 
@@ -71,13 +71,13 @@ def payloads(
             "--stream sends one text; leave out --texts, and give --words once", exit_code=2
         )
     if stream and body is None:
-        said = text or (of_words(words[0]) if words else TEXT)
+        said = of_words(words[0]) if words else TEXT if text is None else text
         return (load.Payload("stream", json.dumps({"text": said, "stream": True}).encode()),)
     if body is not None:
         return (_of_file(body),)
     if words:
         return tuple(_payload(f"{count} words", of_words(count), texts) for count in words)
-    return (_payload("text", text or TEXT, texts),)
+    return (_payload("text", TEXT if text is None else text, texts),)
 
 
 def of_words(count: int) -> str:
@@ -130,9 +130,9 @@ def measure(bench: Bench, say: Callable[[str], None] = lambda _: None) -> Iterat
         yield row
     rate = bench.rate or OPEN_SHARE * best
     if rate > 0:
-        say(f"open loop, {rate:.0f} a second")
+        say(f"open loop, {shown(rate)} a second")
         found = contact.run(bench.address, bench.payloads, load.Open(rate, bench.seconds))
-        yield Measured(f"open loop, {rate:.0f}/s", None, rate, figures(found))
+        yield Measured(f"open loop, {shown(rate)}/s", None, rate, figures(found))
 
 
 def _require_answer(bench: Bench) -> None:

@@ -153,6 +153,7 @@ def _bench_streams(
 
 
 def stream_table(loads: Sequence[StreamLoad]) -> Table:
+    from transformer_serving.desk.bench.figures import shown
     from transformer_serving.desk.cli.tables import whole_table
 
     figures = ("streams", "tokens/s", "first ms p50", "p90", "p99", "gap ms p50", "p90", "p99")
@@ -167,11 +168,12 @@ def stream_table(loads: Sequence[StreamLoad]) -> Table:
                 else ["-"] * 3
             )
         ]
-        rows.add_row(row.load, str(row.whole), f"{row.tokens:.0f}", *times)
+        rows.add_row(row.load, str(row.whole), shown(row.tokens), *times)
     return rows
 
 
 def table(measured: Sequence[Measured]) -> Table:
+    from transformer_serving.desk.bench.figures import shown
     from transformer_serving.desk.cli.tables import whole_table
 
     figures = ("answers/s", "texts/s", "p50 ms", "p90", "p99", "p99.9", "not 200")
@@ -184,7 +186,7 @@ def table(measured: Sequence[Measured]) -> Table:
             else ["-"] * 4
         )
         failed = found.requests - found.statuses.get("200", 0)
-        rows.add_row(row.load, f"{found.goodput:.0f}", f"{found.texts:.0f}", *times, str(failed))
+        rows.add_row(row.load, shown(found.goodput), shown(found.texts), *times, str(failed))
         for label, part in found.by_label.items():
             parts = [f"{value:.1f}" for value in (part.p50, part.p90, part.p99, part.p999)]
             rows.add_row(f"  {label}", "", "", *parts, "")
@@ -195,11 +197,15 @@ def notes(measured: Sequence[Measured]) -> list[str]:
     """What a reader must know about the figures: other answers, and a generator at its limit."""
     said = []
     for row in measured:
+        if not row.figures.requests:
+            said.append(f"{row.load}: no request was due in its time; give more --seconds")
         others = {status: n for status, n in row.figures.statuses.items() if status != "200"}
         if others:
             counts = ", ".join(f"{status}: {count}" for status, count in others.items())
             said.append(f"{row.load}: answers other than 200: {counts}")
-    busiest = max(row.figures.generator_cpu for row in measured)
+    busiest = max(
+        (row.figures.generator_cpu for row in measured if row.figures.requests), default=0.0
+    )
     said.append(f"the generator used up to {busiest:.0%} of one core")
     if busiest > 0.8:
         said.append("so it was itself the limit; the server can do more")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformer_serving.desk.cli.progress import Phases
     from transformer_serving.desk.demo import DemoBundle
     from transformer_serving.desk.deploy.endpoint import Deployed
+    from transformer_serving.desk.deploy.target import DeployTarget
     from transformer_serving.desk.local.stack import Stack
 
 _GOLDEN_S = 120.0
@@ -168,16 +169,37 @@ def _demo_bundles(demo: str, phases: Phases) -> list[DemoBundle]:
 def _deploy_demo(
     running: Stack, bundles: list[DemoBundle], phases: Phases, key: str | None
 ) -> list[tuple[Deployed, DemoBundle]]:
+    """All but what would take the place of the user's own."""
     from transformer_serving.desk.bundle.folder import open_bundle
+    from transformer_serving.desk.demo.left_alone import served_instead
     from transformer_serving.desk.deploy.endpoint import deploy_together
 
     opened = {bundle.endpoint: open_bundle(bundle.path) for bundle in bundles}
     target = replace(running.target(), key=key)
     with phases.phase(f"deploy {' and '.join(opened)}"):
+        phases.report("asking what is served already")
+        standing = served_instead(target, opened)
+        taken = [bundle for bundle in bundles if bundle.endpoint not in standing]
+        asked = {bundle.endpoint: opened[bundle.endpoint] for bundle in taken}
         done = deploy_together(
-            target, opened, timeout_s=_GOLDEN_S * len(opened), report=phases.report
-        )
-    return list(zip(done, bundles, strict=True))
+            target, asked, timeout_s=_GOLDEN_S * len(asked), report=phases.report
+        ) if asked else []  # fmt: skip
+    for bundle in bundles:
+        if bundle.endpoint in standing:
+            _show_left_alone(phases.console, target, bundle, standing[bundle.endpoint])
+    return list(zip(done, taken, strict=True))
+
+
+def _show_left_alone(
+    console: Console, target: DeployTarget, bundle: DemoBundle, standing: str
+) -> None:
+    name = bundle.endpoint
+    console.print(
+        f"{name} {standing}, and is left as it is; the demo under another name: "
+        f"{target.command(f'deploy {bundle.path} --endpoint NAME')}; or in its place, after: "
+        f"{target.command(f'remove {name}')}",
+        soft_wrap=True, highlight=False, markup=False,
+    )  # fmt: skip
 
 
 def _show_monitoring(console: Console, running: Stack) -> None:

@@ -81,21 +81,28 @@ def tune(endpoint: str, file: Path | None, lengths: str | None, goal: str,
         compare, knobs_named(only), clients, seconds, minutes, anyway,
     )  # fmt: skip
     console = plain_console(stderr=as_json)
-    with signing(target, sign_key), Phases(console).phase("tuning") as phases:
-        tuned = tuning.tune(request, lambda: deploy_target(state), phases.report)
-    if as_json:
-        click.echo(json.dumps(values(tuned), indent=2))
-        return
-    _show(tuned, endpoint, target, request.state, console)
+    found: list[Tuned] = []
+    try:
+        with signing(target, sign_key), Phases(console).phase("tuning") as phases:
+            found.append(
+                tuning.tune(request, lambda: deploy_target(state), phases.report, found.append)
+            )
+    finally:
+        # Also where the end fails: ten minutes of search hold.
+        if found and as_json:
+            click.echo(json.dumps(values(found[-1]), indent=2))
+        elif found:
+            _show(found[-1], endpoint, target, request.state, console)
 
 
 def values(tuned: Tuned) -> dict[str, Any]:
-    """As --json has it."""
+    """As --json has it; what is not written is null."""
+    bundle = tuned.bundle
     return {
-        "bundle": str(tuned.bundle.folder),
-        "bundle_version": tuned.bundle.manifest.bundle_version,
+        "bundle": bundle and str(bundle.folder),
+        "bundle_version": bundle and bundle.manifest.bundle_version,
         "environment": tuned.setting.gateway,
-        "environment_file": str(tuned.environment),
+        "environment_file": tuned.environment and str(tuned.environment),
         "setting": asdict(tuned.setting),
         "begun": asdict(tuned.begun),
         "races": [_finite(asdict(one)) for one in tuned.races],
@@ -119,6 +126,13 @@ def _show(tuned: Tuned, endpoint: str, target: Path, state: Path, console: Conso
     console.print(table(tuned))
     for verdict in tuned.verdicts:
         console.print(line(verdict), soft_wrap=True, highlight=False)
+    if tuned.bundle is None:
+        console.print(
+            f"the result is {tuned.setting}, and is not written whole: its end did not succeed; "
+            f"again from there: --from {tuned.setting}",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
+        return
     console.print(
         f"{target} is the tuned bundle, {tuned.environment} what its gateway runs with; serve it: "
         f"{command_line(f'deploy {shlex.quote(str(target))} --endpoint {endpoint}', state)}",

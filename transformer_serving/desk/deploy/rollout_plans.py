@@ -55,7 +55,7 @@ class Rollout:
 
 def read_all(cli: ClearmlCli) -> dict[str, Rollout]:
     """The last rollout of each endpoint that had one. Raises Failure for items that are none."""
-    items = _texts(_task(cli))
+    items = configuration(cli)
     try:
         plans, states = read_plans(items.get(PLANS)), read_states(items.get(STATES))
     except ValueError:
@@ -68,6 +68,12 @@ def read_all(cli: ClearmlCli) -> dict[str, Rollout]:
         state = states.get(endpoint)
         found[endpoint] = Rollout(plan, state if state and state.id == plan.id else None)
     return found
+
+
+def configuration(cli: ClearmlCli) -> dict[str, str]:
+    """The serving task's configuration as text, by the names of its sections: what asks for a
+    section's name alone needs no command, which takes a second or two."""
+    return _texts(_task(cli))
 
 
 def refuse_in_rollout(target: DeployTarget, endpoint: str) -> None:
@@ -95,7 +101,7 @@ def write(cli: ClearmlCli, plan: Plan) -> None:
         "tasks.edit_configuration", task=cli.serving_id, force=True,
         configuration=[{"name": PLANS, "value": plans_text(plans.values())}],
     )  # fmt: skip
-    if read_plans(_texts(_task(cli)).get(PLANS)).get(plan.endpoint) != plan:
+    if read_plans(configuration(cli).get(PLANS)).get(plan.endpoint) != plan:
         raise Failure(
             "somebody else's change of the serving service undid this one; try again, and let "
             "only one 'clearml-serving' write at a time"

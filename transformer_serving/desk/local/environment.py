@@ -1,10 +1,11 @@
 """What the machine and the caller's environment give a stack's parts: checked before any starts.
 
-Tested by tests/local/test_parts.py.
+Tested by tests/local/test_parts.py and tests/local/test_supervision.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +24,18 @@ from transformer_serving.gateway.access import (
     read_access,
 )
 from transformer_serving.gateway.figures import folder as figures
-from transformer_serving.gateway.settings import SETTINGS, WORKERS, read_settings
+from transformer_serving.gateway.settings import (
+    DRAIN_SECONDS,
+    GRACEFUL_SECONDS,
+    SETTINGS,
+    WORKERS,
+    read_settings,
+)
+
+# Of a part that is told to end, until it is killed.
+PART_STOP_S = 12
+# What the gateway takes to leave, once what ran in it has been cut.
+_LEAVE_S = 5
 
 # What names a file or a folder; those of TLS are refused.
 _PATHS = (KEYS_FILE.name, figures.VARIABLE)
@@ -75,6 +87,15 @@ def unheard(environment: Mapping[str, str], started_with: Mapping[str, str]) -> 
 
 def _said(environment: Mapping[str, str], name: str) -> str:
     return (environment.get(name) or _DEFAULTS.get(name, "")).strip()
+
+
+def stop_seconds(environment: Mapping[str, str]) -> int:
+    """In which the front door ends when it is told to; longer than usual only where its user gives
+    what runs in it longer, and says so."""
+    if not environment.get(GRACEFUL_SECONDS.name):
+        return PART_STOP_S
+    needed = DRAIN_SECONDS.number(environment) + GRACEFUL_SECONDS.number(environment)
+    return max(PART_STOP_S, math.ceil(needed) + _LEAVE_S)
 
 
 def check_libpython() -> None:

@@ -16,9 +16,12 @@ import psutil
 
 from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.environment import PART_STOP_S
 from transformer_serving.desk.local.record import sockets_of
 
 SUPERVISOR = "supervisor.supervisord"
+# Its variable of how long the front door has to end: a `down` in another shell knows it by that.
+GRACE = "TRANSFORMER_SERVING_SUPERVISOR_GRACE"
 # Of the supervisor, which ends the parts one after the other.
 _STOP_S = 40.0
 
@@ -52,7 +55,8 @@ def sweep(state: Path) -> int:
     The supervisor first: it ends the parts in their order, and would start again what ends before.
     """
     supervisors = [process for process in leftovers(state) if _supervises(process, state)]
-    end_processes(supervisors, _STOP_S, lambda: _wake(state))
+    patience_s = _STOP_S + max(map(_longer_s, supervisors), default=0)
+    end_processes(supervisors, patience_s, lambda: _wake(state))
     left = list(leftovers(state))
     end_processes(left, 8.0)
     return 0 if supervisors else len(left)
@@ -65,6 +69,14 @@ def _supervises(process: psutil.Process, state: Path) -> bool:
     except psutil.Error:
         return False
     return SUPERVISOR in command and _is(command[-1], state / "supervisord.conf")
+
+
+def _longer_s(supervisor: psutil.Process) -> int:
+    """What its front door has beyond what each part has; an older kit's has nothing."""
+    try:
+        return int(supervisor.environ().get(GRACE, PART_STOP_S)) - PART_STOP_S
+    except (psutil.Error, ValueError):
+        return 0
 
 
 def _wake(state: Path) -> None:

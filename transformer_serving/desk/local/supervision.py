@@ -26,8 +26,12 @@ from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import UnixConnection
-from transformer_serving.desk.local.environment import environment_of_parts
-from transformer_serving.desk.local.leftovers import SUPERVISOR, supervisor_socket, sweep
+from transformer_serving.desk.local.environment import (
+    PART_STOP_S,
+    environment_of_parts,
+    stop_seconds,
+)
+from transformer_serving.desk.local.leftovers import GRACE, SUPERVISOR, supervisor_socket, sweep
 from transformer_serving.desk.local.parts import PARTS
 from transformer_serving.desk.local.record import write_private
 
@@ -97,7 +101,7 @@ startsecs={_START_S}
 startretries=1000000
 stopasgroup=true
 killasgroup=true
-stopwaitsecs=12
+stopwaitsecs={f"%(ENV_{GRACE})s" if name == "inference" else PART_STOP_S}
 redirect_stderr=true
 stdout_logfile=logs/{name}.log
 stdout_logfile_maxbytes={LOG_BYTES}
@@ -164,6 +168,7 @@ class Supervisor:
                 MARK: str(self.state),
                 _LISTENER: str(supervisor_socket(self.state)),
                 _PYTHON: sys.executable,
+                GRACE: str(stop_seconds(os.environ)),
             },
             capture_output=True,
             text=True,

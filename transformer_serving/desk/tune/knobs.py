@@ -42,6 +42,10 @@ LADDERS: Mapping[str, Callable[[Sequence[int]], tuple[int, ...]]] = {
 }
 
 
+# The variables of a Setting's gateway.
+GATEWAY_NAMES = (CALLS, WORKERS.name)
+
+
 @dataclass(frozen=True)
 class Setting:
     """A value of each knob. `threads` 0 is the instance's share of the cores, `call_tokens` 0 no
@@ -63,7 +67,7 @@ class Setting:
     @property
     def gateway(self) -> dict[str, str]:
         """What another gateway is needed for: its environment variables."""
-        return {CALLS: str(self.calls), WORKERS.name: str(self.workers)}
+        return dict(zip(GATEWAY_NAMES, (str(self.calls), str(self.workers)), strict=True))
 
     def value(self, knob: str) -> Value:
         found: Value = asdict(self)[knob]

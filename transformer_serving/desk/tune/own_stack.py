@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,8 @@ from transformer_serving.gateway.settings import (
 
 _ANSWER_S = 180.0
 _END_S = 15.0
+# In which Triton has unloaded what was removed.
+_FREED_S = 60.0
 # Of an engine in Triton, beside its file: twice that while it is loaded.
 _ENGINE_BYTES = 200 << 20
 # What the caller's environment says of requests and speed. All else of ours is the served stack's
@@ -140,11 +143,14 @@ class OwnStack:
         return Address.of(self._url(setting))
 
     def prove(self, setting: Setting, target: Path) -> Bundle:
-        """Write the setting's bundle and serve it, its parity set asked of the engine before.
+        """Write the setting's bundle and serve it, its parity set asked of the engine before. What
+        was brought goes: nothing more is measured.
 
-        Raises Failure where an answer is not the reference's.
+        Raises Failure where an answer is not the reference's, and where memory does not suffice.
         """
+        self.keep(())
         bundle = self._written(setting, target, proven=True)
+        _wait_for_memory(bundle, setting.instances)
         deploy(self.target, bundle, "tuned", timeout_s=_ANSWER_S, report=self.report)
         return bundle
 
@@ -254,6 +260,19 @@ def _end(gateway: _Gateway) -> None:
     except subprocess.TimeoutExpired:
         gateway.process.kill()
         gateway.process.wait()
+
+
+def _wait_for_memory(bundle: Bundle, instances: int) -> None:
+    """Triton lets go of what was removed a while after. Raises Failure where that is not enough."""
+    until = time.monotonic() + _FREED_S
+    while True:
+        try:
+            _check_memory(bundle, instances)
+            return
+        except Failure:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.5)
 
 
 def _check_memory(bundle: Bundle, instances: int) -> None:

@@ -10,13 +10,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.bench.load import Payload
 from transformer_serving.desk.bundle.folder import Bundle
-from transformer_serving.desk.bundle.writer import check_target, content_of, write_bundle
+from transformer_serving.desk.bundle.writer import check_target
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.file_lock import taken
@@ -36,6 +35,7 @@ from transformer_serving.desk.tune.knobs import (
     with_values,
 )
 from transformer_serving.desk.tune.lengths import read_lengths
+from transformer_serving.desk.tune.output import check_environment_file, written
 from transformer_serving.desk.tune.own_stack import OwnStack, own_stack
 from transformer_serving.desk.tune.search import VERDICT_ROUNDS, Raced, Search, Verdict
 from transformer_serving.desk.tune.traffic import refuse_traffic
@@ -76,14 +76,14 @@ class TuneRequest:
 @dataclass(frozen=True)
 class Tuned:
     """`bundle` is what was written to the output; `environment` is the gateway's, in the file
-    beside it."""
+    beside it. Both are None while neither is written."""
 
     begun: Setting
     setting: Setting
     races: tuple[Raced, ...]
     verdicts: tuple[Verdict, ...]
-    bundle: Bundle
-    environment: Path
+    bundle: Bundle | None
+    environment: Path | None
     seconds: float
 
 
@@ -117,13 +117,20 @@ class _Measuring:
         self.own.keep(settings)
 
 
-def tune(request: TuneRequest, served: Callable[[], DeployTarget], report: StepReport) -> Tuned:
-    """Search, and write the result. `served` is where the endpoint's bundle is had from.
+def tune(
+    request: TuneRequest,
+    served: Callable[[], DeployTarget],
+    report: StepReport,
+    found: Callable[[Tuned], None],
+) -> Tuned:
+    """Search, and write the result. `served` is where the endpoint's bundle is had from; `found`
+    is told the result before the end, which may fail.
 
     Raises Failure, and KeyboardInterrupt at a signal; in no case anything is left running.
     """
     begun = time.monotonic()
     check_target(request.output)
+    check_environment_file(request.output)
     asked = _asked(request)
     report("looking whether the served stack is idle")
     disturbed = (lambda: False) if request.anyway else refuse_traffic(request.state)
@@ -140,11 +147,13 @@ def tune(request: TuneRequest, served: Callable[[], DeployTarget], report: StepR
             search = Search(_Measuring(own, plan.meter), plan.scope, over, disturbed, report)
             best, races = search.run(request.knobs, plan.start)
             verdicts = search.judge(best, plan.others)
+            tuned = Tuned(plan.start, best, races, verdicts, None, None, time.monotonic() - begun)
+            found(tuned)
             report("proving the tuned bundle")
             proven = own.prove(best, work / "tuned")
-        bundle, environment = _written(proven, best, request.output)
+        bundle, environment = written(proven, best, request.output)
     spent = time.monotonic() - begun
-    return Tuned(plan.start, best, races, verdicts, bundle, environment, spent)
+    return replace(tuned, bundle=bundle, environment=environment, seconds=spent)
 
 
 def _search_s(request: TuneRequest, rivals: int) -> float:
@@ -214,13 +223,3 @@ def _plan(
         payloads = requests.of_lengths(request.lengths or "", content.endpoint.task, golden)
     meter = Meter(request.goal, payloads, request.clients, request.seconds)
     return _Plan(scope, start, others, meter)
-
-
-def _written(proven: Bundle, best: Setting, output: Path) -> tuple[Bundle, Path]:
-    """The bundle in its place, and a file of the gateway's variables beside it."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with content_of(proven, output.parent) as content:
-        bundle = write_bundle(content, output)
-    file = output.with_name(f"{output.name}.env")
-    replace_file(file, "".join(f"{name}={value}\n" for name, value in best.gateway.items()))
-    return bundle, file
