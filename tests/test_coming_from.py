@@ -15,6 +15,7 @@ from transformer_serving.desk.cli import main
 from transformer_serving.desk.compose.__main__ import EXAMPLE
 from transformer_serving.desk.export.endpoint_json import limits_of
 from transformer_serving.gateway.figures.metrics import PATH as METRICS
+from transformer_serving.gateway.health import PREFIX
 from transformer_serving.gateway.routes import ROUTES
 from transformer_serving.gateway.settings import GENERATE, ROOT
 
@@ -111,7 +112,7 @@ def test_what_has_no_effect_is_read_by_nobody() -> None:
 
 
 def test_a_path_that_is_asked_is_answered() -> None:
-    known = {route.path for route in ROUTES} | {GENERATE, ROOT, METRICS}
+    known = {route.path for route in ROUTES} | {GENERATE, ROOT, METRICS, PREFIX + "ready"}
     asked = re.findall(r"`(?:POST )?(/[a-z0-9/{}A-Z_]*)`", "\n".join((*HERE, INTRODUCTIONS)))
     assert len(asked) > 5
     for path in asked:
