@@ -172,15 +172,9 @@ def _feature_extractor(source: ModelSource, endpoint: Endpoint) -> Ask:
 
 
 def _sentence_model(source: ModelSource, endpoint: Endpoint) -> Any:
-    import torch
-    from sentence_transformers import SentenceTransformer
+    from transformer_serving.desk.export.heads import load_sentence_model
 
-    model = SentenceTransformer(
-        str(source.folder),
-        device="cpu",
-        trust_remote_code=False,
-        model_kwargs={"dtype": torch.float32},
-    )
+    model = load_sentence_model(source)
     _set_length(model, endpoint)
     return model
 
