@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.console import Console
 from transformer_serving.desk.cli.latency_table import print_latencies
 from transformer_serving.desk.parity.latency import GPU, Latency, parity_cell
 
-FIGURES = {
+FIGURES: dict[str, Any] = {
     "mean": 1696.31, "sd": 133.75, "min": 1666.29, "median": 1686.07, "p95": 1770.35,
     "p99": 1770.36, "max": 1770.37,
 }  # fmt: skip

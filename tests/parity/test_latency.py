@@ -80,7 +80,9 @@ def test_every_contender_runs_every_shape_in_turns() -> None:
 
 
 def test_a_row_says_whether_it_is_the_reference_or_over() -> None:
-    figures = dict.fromkeys(("mean", "sd", "min", "max", "median", "p95", "p99"), 1.0)
+    figures: dict[str, Any] = dict.fromkeys(
+        ("mean", "sd", "min", "max", "median", "p95", "p99"), 1.0
+    )
     rows = [
         Latency("PyTorch", "fp32", 1, 16, 9, **figures, difference=None, passes=None),
         Latency("openvino", "int8", 1, 16, 9, **figures, difference=0.2, passes=False),
