@@ -101,16 +101,24 @@ def test_a_row_that_cannot_be_made_is_told_and_the_others_are_measured(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("interrupted", [False, True], ids=["failed", "interrupted"])
+@pytest.mark.parametrize("end", ["failed", "interrupted", "interrupted-while-importing"])
 def test_the_bundle_is_made_where_the_measuring_ends_early(
-    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    def end(*_: object) -> None:
+    interrupted = end != "failed"
+
+    def measure(*_: object) -> None:
         if not interrupted:
             raise RuntimeError("no memory for this\nand a page of advice")
-        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt as error:
+            if end == "interrupted":
+                raise
+            # As pybind11 makes of it.
+            raise ImportError("initialization failed") from error
 
-    monkeypatch.setattr("transformer_serving.desk.parity.comparison.measure", end)
+    monkeypatch.setattr(comparison, "measure", measure)
     target = tmp_path / "bundle"
     command = ["convert", str(tiny_classifier), "--output", str(target), "--compare"]
     done = CliRunner().invoke(main, [*command, "--engine", "onnxruntime", "--precision", "fp32"])
@@ -339,6 +347,7 @@ def test_int8_that_fails_parity_is_not_measured(
         (("--engine", "tensorrt"), "needs TensorRT"),
         (("--allow", "int8", "--precision", "bf16"), "--allow int8 is for --precision auto"),
         (("--allow", "int8", "--task", "text-generation"), "or name --precision int8"),
+        (("--pooling", "cls", "--task", "text-generation"), "and this endpoint answers none"),
         (("--allow", "int8", "--engine", "vllm"), "engine 'vllm' has no precision 'int8'"),
         (("--allow", "int8", "--engine", "torch"), "engine 'torch' has no precision 'int8'"),
         (("--max-running", "0"), "'--max-running': 0 is not in the range 1<=x<=4096"),

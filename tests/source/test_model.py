@@ -609,6 +609,24 @@ def test_modules_without_a_pooling_have_no_vector_of_a_text(tmp_path: Path) -> N
     assert open_source(str(model), task="sentence-embedding").head == "vector"
 
 
+def test_what_is_said_of_a_pooling_that_nobody_has_said_is_what_is_done(
+    classifier: Path, tmp_path: Path
+) -> None:
+    """Of a causal language model sentence-transformers takes the last token, else the mean."""
+    from transformer_serving.desk.export.heads import load_sentence_model
+
+    causal = shutil.copytree(classifier, tmp_path / "causal")
+    config = json.loads((causal / "config.json").read_text())
+    (causal / "config.json").write_text(json.dumps({**config, "architectures": ["XForCausalLM"]}))
+    for model, mode in ((classifier, "mean"), (causal, "lasttoken")):
+        source = open_source(str(model), task="sentence-embedding")
+        assert load_sentence_model(source)[1].pooling_mode == mode
+        [remark] = remarks_of(source, tokens_of(source, 32, ()), 32)
+        assert remark.endswith(
+            "the mean of its tokens', of a …ForCausalLM its last token's; --pooling says otherwise"
+        )
+
+
 def test_a_pooling_is_asked_for_where_the_model_says_none(classifier: Path, tmp_path: Path) -> None:
     asked = open_source(str(classifier), task="sentence-embedding", pooling="cls")
     assert asked.sentence is not None

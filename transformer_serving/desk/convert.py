@@ -48,7 +48,7 @@ from transformer_serving.desk.parity.gain import Gain
 from transformer_serving.desk.parity.latency import Latency, RoundReport, shapes_of
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.source.language_model import open_language_model
-from transformer_serving.desk.source.model import ModelSource, open_source
+from transformer_serving.desk.source.model import ModelSource, no_vector, open_source
 from transformer_serving.desk.vllm_model import NotRun, convert_for_vllm
 from transformer_serving.desk.workshop import (
     Progress,
@@ -209,6 +209,8 @@ def _checked(request: ConvertRequest, target: Path) -> tuple[tuple[str, ...], Bo
             f"{', '.join(request.engine_parameters)}: engine parameters are for --task "
             f"{GENERATION}, got --task {request.task or AUTO}"
         )
+    if request.pooling is not None and request.task == GENERATION:
+        raise ConversionRefused(no_vector(request.pooling))
     if VLLM in (request.engine, *request.compare) and request.task != GENERATION:
         raise ConversionRefused(NOT_VLLM)
     if "tensorrt" in (request.engine, *request.compare):

@@ -78,7 +78,7 @@ def _no_backend(_context: click.Context, _option: click.Parameter, given: str | 
 @max_length_option
 @click.option("--pooling", type=click.Choice(POOLINGS[1:]),
               help="How a text's vector is made of its tokens', for a model without "
-              "modules.json.  [default: mean]")  # fmt: skip
+              "modules.json.  [default: mean; of a …ForCausalLM lasttoken]")  # fmt: skip
 @click.option("--calibration", type=click.Path(path_type=Path), metavar="FILE",
               help="Texts, one a line (or bodies as JSON), for int8 and fp16.  "
               "[default: built-in ones]")  # fmt: skip

@@ -110,8 +110,9 @@ def _pooled_unsaid(source: ModelSource) -> str | None:
     if source.sentence is not None and source.sentence.pooling is not None:
         return None
     return (
-        "the model has no modules.json, which would say how it pools: a text's vector is the mean "
-        "of its tokens', as sentence-transformers takes it then; --pooling says otherwise"
+        "the model has no modules.json, which would say how it pools: a text's vector is what "
+        "sentence-transformers takes then, the mean of its tokens', of a …ForCausalLM its last "
+        "token's; --pooling says otherwise"
     )
 
 

@@ -85,11 +85,12 @@ class Compared:
     def measuring(self) -> Iterator[None]:
         """Whatever ends the block, the bundle is made without a table: its engine has passed."""
         try:
-            yield
+            try:
+                yield
+            except Exception as error:
+                self.why_not = _reason(error)
         except KeyboardInterrupt:
             self.why_not, self.interrupted = "it was ended before it was done", True
-        except Exception as error:
-            self.why_not = _reason(error)
 
 
 def _reason(error: Exception) -> str:

@@ -166,14 +166,19 @@ def _sentence(folder: Path, head: str, name: str, pooling: str | None) -> Senten
     return BARE_ENCODER if head == "token_vectors" else None
 
 
+def no_vector(pooling: str) -> str:
+    """What is said of it where nothing is pooled."""
+    return (
+        f"--pooling {pooling} makes one vector of a text's, and this endpoint answers none; "
+        "leave it out, or name --task sentence-embedding"
+    )
+
+
 def _check_pooling(folder: Path, head: str, asked: str | None) -> None:
     if asked is None:
         return
     if head != "vector":
-        raise ConversionRefused(
-            f"--pooling {asked} makes one vector of a text's, and this endpoint answers none; "
-            "leave it out, or name --task sentence-embedding"
-        )
+        raise ConversionRefused(no_vector(asked))
     if has_modules(folder):
         raise ConversionRefused(
             f"--pooling {asked} is for models that do not say how they pool, and modules.json of "
