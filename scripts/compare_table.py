@@ -28,7 +28,10 @@ def main() -> None:
             lambda step, detail: say(f"{step}: {detail}"),
             lambda shape, turn, turns: say(f"{shape}: round {turn} of {turns}"),
         )
-    write_part("compare-table", f"{described(facts(), load)}\n\n{table(done.latencies)}")
+    lacking = [*map(str, done.compared.not_made), *filter(None, [done.compared.why_not])]
+    if lacking:
+        sys.exit("\n".join(lacking))
+    write_part("compare-table", f"{described(facts(), load)}\n\n{table(done.compared.rows)}")
 
 
 def table(rows: Sequence[Latency]) -> str:

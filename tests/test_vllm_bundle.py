@@ -46,6 +46,13 @@ def asked(model: Path, **changes: Any) -> ConvertRequest:
     return ConvertRequest(str(model), **{"task": GENERATION, "engine": "vllm", **changes})
 
 
+def test_a_family_that_vllm_lacks_is_refused_with_the_engine_that_has_it(tmp_path: Path) -> None:
+    neo = save_language_model("gpt_neo", tmp_path / "neo")
+    with pytest.raises(ConversionRefused, match=r"no model for GPTNeoForCausalLM, .* openvino"):
+        convert(asked(neo), tmp_path / "bundle", quiet)
+    assert not (tmp_path / "bundle").exists()
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With what no bundle may have beside it."""

@@ -9,20 +9,24 @@ import os
 import signal
 from pathlib import Path
 
+import click
 import pytest
+import torch
 from click.testing import CliRunner
-from transformers import AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
-from tests.tiny_models import save_classifier
+from tests.tiny_models import save_classifier, save_encoder
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.heads import ENDPOINT_TASKS
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES, open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
+from transformer_serving.desk.cli.options import TASK_ALIASES
 from transformer_serving.desk.convert_packages import INSTALL
 from transformer_serving.desk.export import endpoint_json
-from transformer_serving.desk.parity import gain, latency as latency_table
+from transformer_serving.desk.failure import PrecisionRefused
+from transformer_serving.desk.parity import comparison, gain, latency as latency_table
 from transformer_serving.desk.parity.check import TOLERANCES, Tolerance
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.engine.model_config import from_text
@@ -48,10 +52,12 @@ def test_sizes_and_the_table_of_every_engine_asked_for(
     names = [(row["texts"], row["tokens"], row["name"].split()[0]) for row in told["latencies_ms"]]
     assert names == [
         (texts, tokens, name)
-        for texts, tokens in ((1, 16), (1, 40), (32, 40))
+        for texts, tokens in ((1, 8), (1, 20), (1, 40), (2, 20), (6, 20), (6, 40))
         for name in ("PyTorch", "onnxruntime,", "openvino")
     ]
     assert all(row["passes"] in (True, None) for row in told["latencies_ms"])
+    assert {row["device"] for row in told["latencies_ms"]} == {"cpu"}
+    assert not {"not_made", "not_measured"} & set(told)
     assert told["measured"]["onnxruntime"]
     bundle = open_bundle(target)
     assert bundle.endpoint.tokens.buckets == (*range(8, 33, 2), 36, 40)
@@ -61,6 +67,94 @@ def test_sizes_and_the_table_of_every_engine_asked_for(
     assert [sample.name for sample in config.model_warmup] == [
         f"tokens{size}" for size in bundle.endpoint.tokens.buckets
     ]
+
+
+def test_a_row_that_cannot_be_made_is_told_and_the_others_are_measured(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of bf16 on a GPU that has none."""
+    monkeypatch.setattr(latency_table, "_ROUND_MS", 0)
+
+    def build(precision: str, *given: object) -> EngineFiles:
+        if precision == "bf16":
+            raise PrecisionRefused("no bf16 here")
+        return made(precision, *given)  # type: ignore[arg-type]
+
+    made = ENGINES["openvino"].build
+    row = dataclasses.replace(ENGINES["openvino"], build=build, precisions=("fp32", "bf16"))
+    monkeypatch.setitem(ENGINES, "openvino", row)
+    target = tmp_path / "bundle"
+    command = ["convert", str(tiny_classifier), "--output", str(target), "--compare"]
+    command += ["--engine", "onnxruntime", "--engine", "openvino", "--batch", "1", "1", "2"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert "openvino bf16 is not in the table, not made: no bf16 here" in lines
+    # CliRunner's output is a pipe: a row is a line, whatever its length.
+    [first, *_] = [line for line in lines if line.split()[:1] == ["1x16"]]
+    assert "PyTorch" in first
+    assert "(cpu)" in first
+    assert any(line.startswith("milliseconds of one call") for line in lines)
+    assert any("openvino fp32 (cpu)" in line for line in lines)
+    kept = open_bundle(target).manifest.parity
+    assert {row["name"].split()[0] for row in kept["latencies_ms"]} == {
+        "PyTorch", "onnxruntime,", "onnxruntime", "openvino"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["failed", "interrupted", "interrupted-while-importing"])
+def test_the_bundle_is_made_where_the_measuring_ends_early(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    interrupted = end != "failed"
+
+    def measure(*_: object) -> None:
+        if not interrupted:
+            raise RuntimeError("no memory for this\nand a page of advice")
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt as error:
+            if end == "interrupted":
+                raise
+            # As pybind11 makes of it.
+            raise ImportError("initialization failed") from error
+
+    monkeypatch.setattr(comparison, "measure", measure)
+    target = tmp_path / "bundle"
+    command = ["convert", str(tiny_classifier), "--output", str(target), "--compare"]
+    done = CliRunner().invoke(main, [*command, "--engine", "onnxruntime", "--precision", "fp32"])
+    assert done.exit_code == interrupted, done.output
+    why = "it was ended before it was done" if interrupted else "RuntimeError: no memory for this"
+    said = f"nothing was measured: {why}; the bundle is made all the same"
+    assert said in done.output.splitlines()
+    assert (done.output.splitlines()[-1] == "Aborted!") is interrupted
+    assert "latencies_ms" not in open_bundle(target).manifest.parity
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_gpu_that_torch_sees_is_measured_too_and_named(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Played by the CPU: no test has a GPU."""
+    monkeypatch.setattr(latency_table, "_ROUND_MS", 0)
+    rows = (("cpu", "cpu", "fp32"), ("gpu", "cpu", "fp32"), ("gpu", "cpu", "fp16"))
+    monkeypatch.setattr(comparison, "_torch_rows", lambda: iter(rows))
+    monkeypatch.setattr(latency_table, "gpu", lambda: "NVIDIA Played")
+    command = ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle"), "--json"]
+    command += ["--engine", "onnxruntime", "--precision", "fp32", "--compare"]
+    done = CliRunner().invoke(
+        main, [*command, "--seq-len", "20", "20", "20", "--batch", "1", "1", "1"]
+    )
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    found = [(row["name"].split()[0], row["precision"], row["device"])
+             for row in told["latencies_ms"]]  # fmt: skip
+    assert found == [
+        ("PyTorch", "fp32", "cpu"), ("PyTorch", "fp32", "gpu"), ("PyTorch", "fp16", "gpu"),
+        ("onnxruntime,", "fp32", "cpu"),
+    ]  # fmt: skip
+    assert told["measured"]["gpu"] == "NVIDIA Played"
+    assert comparison.device_of("tensorrt") == "gpu"
 
 
 def test_tokens_that_the_model_has_no_row_for_are_remarked_on_and_refused(tmp_path: Path) -> None:
@@ -245,10 +339,16 @@ def test_int8_that_fails_parity_is_not_measured(
     [
         (("--engine", "openvino", "--engine", "onnxruntime"), "several --engine are for --compare"),
         (("--batch", "2", "4", "8"), "--batch: MIN must be 1"),
+        (("--seq-len", "16"), "--seq-len takes three numbers, MIN OPT MAX, such as"),
+        (("--batch", "16", "--engine", "openvino"), "'--engine' is no number; --batch takes three"),
+        (("--seq-len", "0", "1", "2"), "0 is not in the range x>=1"),
+        (("--backend", "onnx"), "is named by --engine, such as --engine onnxruntime;"),
+        (("--backend", "tensorrt", "onnx"), "is named by --engine, such as --engine tensorrt;"),
         (("--engine", "onnxruntime", "--precision", "bf16"), "has no precision 'bf16'"),
         (("--engine", "tensorrt"), "needs TensorRT"),
         (("--allow", "int8", "--precision", "bf16"), "--allow int8 is for --precision auto"),
         (("--allow", "int8", "--task", "text-generation"), "or name --precision int8"),
+        (("--pooling", "cls", "--task", "text-generation"), "and this endpoint answers none"),
         (("--allow", "int8", "--engine", "vllm"), "engine 'vllm' has no precision 'int8'"),
         (("--allow", "int8", "--engine", "torch"), "engine 'torch' has no precision 'int8'"),
         (("--max-running", "0"), "'--max-running': 0 is not in the range 1<=x<=4096"),
@@ -322,3 +422,32 @@ def test_a_task_that_there_is_not_is_refused_before_the_model_is_looked_at(
     for task in ENDPOINT_TASKS:
         assert f"'{task}'" in done.output
         assert task in "".join(shown.split())
+
+
+@pytest.mark.parametrize(("alias", "task"), TASK_ALIASES.items())
+@pytest.mark.parametrize("name", ["convert", "bundle", "adopt"])
+def test_a_task_is_also_known_by_the_name_that_others_give_it(
+    name: str, alias: str, task: str
+) -> None:
+    command = main.commands[name]
+    [option] = [one for one in command.params if one.name == "task"]
+    context = click.Context(command)
+    assert option.type_cast_value(context, alias) == task
+    assert option.type_cast_value(context, task) == task
+
+
+def test_a_model_without_modules_pools_as_it_is_asked_to(tmp_path: Path) -> None:
+    """Both the engine and the reference, so neither would find the other wrong."""
+    model = save_encoder(tmp_path / "model")
+    target = tmp_path / "bundle"
+    command = ["convert", str(model), "--output", str(target), "--json", "--precision", "fp32"]
+    command += ["--task", "embedding", "--pooling", "cls", "--engine", "onnxruntime"]
+    command += ["--seq-len", "8", "20", "40", "--batch", "1", "2", "6"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["remarks"] == []
+    golden = open_bundle(target).manifest.golden
+    tokens = AutoTokenizer.from_pretrained(str(model))(golden.request["text"], return_tensors="pt")
+    with torch.inference_mode():
+        [first] = AutoModel.from_pretrained(str(model))(**tokens).last_hidden_state[:, 0]
+    assert golden.answer["embedding"] == pytest.approx(first.tolist(), abs=1e-4)

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from transformer_serving.desk.cli import convert, main, tune
 from transformer_serving.desk.cli.progress import Phases, plain_console, step_line
+from transformer_serving.desk.parity.comparison import Compared
 
 # Rich's closing tag of nothing that is open, and an opening one.
 FOREIGN = "failed [/models/x/1/model.xml] [prod]"
@@ -57,7 +58,7 @@ def test_convert_prints_a_line_for_a_shell(said: Any, monkeypatch: pytest.Monkey
     manifest = SimpleNamespace(bundle_version=1, task="t", engine="e", precision="fp32")
     endpoint = SimpleNamespace(tokens=SimpleNamespace(known_ids=None))
     done = SimpleNamespace(
-        latencies=(),
+        compared=Compared(),
         refused=(),
         gain=None,
         remarks=(),

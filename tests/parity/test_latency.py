@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
 from transformer_serving.desk.parity.latency import (
+    CPU,
+    GPU,
     Contender,
     Latency,
     call_of,
     measure,
     parity_cell,
     percentile,
+    shapes_of,
 )
 
 FEEDS = [
@@ -59,7 +66,7 @@ def test_every_contender_runs_every_shape_in_turns() -> None:
     rows = measure(
         [contender("a"), contender("b")],
         FEEDS,
-        longest=40,
+        shapes=((1, 16), (1, 40), (32, 40)),
         report=lambda shape, done, total: rounds.append((shape, done, total)),
     )
     assert [(row.name, row.texts, row.tokens) for row in rows] == [
@@ -73,9 +80,48 @@ def test_every_contender_runs_every_shape_in_turns() -> None:
 
 
 def test_a_row_says_whether_it_is_the_reference_or_over() -> None:
-    figures = dict.fromkeys(("mean", "sd", "min", "max", "median", "p95", "p99"), 1.0)
+    figures: dict[str, Any] = dict.fromkeys(
+        ("mean", "sd", "min", "max", "median", "p95", "p99"), 1.0
+    )
     rows = [
         Latency("PyTorch", "fp32", 1, 16, 9, **figures, difference=None, passes=None),
         Latency("openvino", "int8", 1, 16, 9, **figures, difference=0.2, passes=False),
+        Latency("PyTorch", "fp16", 1, 16, 9, **figures, difference=None, passes=None, device=GPU),
     ]
-    assert [parity_cell(row) for row in rows] == ["the reference", "2.0e-01 over"]
+    cells = ["the reference", "2.0e-01 over", "not asked"]
+    assert [parity_cell(row) for row in rows] == cells
+    assert [row.device for row in rows] == [CPU, CPU, GPU]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "batch", "most_texts", "call_tokens", "shapes"),
+    [
+        (None, None, 64, 1024, [(1, 16), (1, 128), (32, 128)]),
+        (None, None, 8, None, [(1, 16), (1, 128), (8, 128)]),
+        # As transformer-deploy asks it.
+        ((16, 128, 384), (1, 16, 16), 16, None,
+         [(1, 16), (1, 128), (1, 384), (16, 128), (16, 384)]),
+        ((16, 128, 384), (1, 16, 16), 16, 1024,
+         [(1, 16), (1, 128), (1, 384), (8, 128), (2, 384)]),
+        ((16, 128, 384), (1, 4, 16), 16, None,
+         [(1, 16), (1, 128), (1, 384), (4, 128), (16, 128), (16, 384)]),
+        (None, (1, 8, 16), 16, 1024, [(1, 16), (1, 128), (8, 128)]),
+        ((128, 128, 128), None, 64, None, [(1, 128), (32, 128)]),
+        # No call is shorter than the endpoint's own.
+        ((1, 2, 512), (1, 1, 1), 1, None, [(1, 4), (1, 512)]),
+    ],
+    ids=["unasked", "few-texts", "asked", "calls-of-1024", "three-batches", "batch-alone",
+         "lengths-alone", "shorter"],
+)  # fmt: skip
+def test_what_is_measured_are_calls_that_the_endpoint_makes(
+    lengths: tuple[int, int, int] | None,
+    batch: tuple[int, int, int] | None,
+    most_texts: int,
+    call_tokens: int | None,
+    shapes: list[tuple[int, int]],
+) -> None:
+    endpoint: Any = SimpleNamespace(
+        tokens=SimpleNamespace(buckets=(4, 16, 128, 512), max_length=512),
+        limits=SimpleNamespace(max_batch_size=most_texts, max_call_tokens=call_tokens),
+    )
+    assert list(shapes_of(endpoint, lengths, batch)) == shapes

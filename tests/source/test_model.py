@@ -109,7 +109,8 @@ def test_texts_are_cut_unasked_where_the_tokenizer_has_its_pipeline_cut_them(
         assert tokens_of(open_source(str(classifier), task=task), asked, ()).truncate
     others = open_source(str(classifier), task="sentence-embedding")
     assert tokens_of(others, asked, ()).truncate
-    assert not remarks_of(others, tokens_of(others, asked, ()), asked)
+    [remark] = remarks_of(others, tokens_of(others, asked, ()), asked)
+    assert remark.startswith("the model has no modules.json, which would say how it pools")
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
@@ -606,6 +607,38 @@ def test_modules_without_a_pooling_have_no_vector_of_a_text(tmp_path: Path) -> N
     assert open_source(str(model)).head == "vector"
     (model / "modules.json").unlink()
     assert open_source(str(model), task="sentence-embedding").head == "vector"
+
+
+def test_what_is_said_of_a_pooling_that_nobody_has_said_is_what_is_done(
+    classifier: Path, tmp_path: Path
+) -> None:
+    """Of a causal language model sentence-transformers takes the last token, else the mean."""
+    from transformer_serving.desk.export.heads import load_sentence_model
+
+    causal = shutil.copytree(classifier, tmp_path / "causal")
+    config = json.loads((causal / "config.json").read_text())
+    (causal / "config.json").write_text(json.dumps({**config, "architectures": ["XForCausalLM"]}))
+    for model, mode in ((classifier, "mean"), (causal, "lasttoken")):
+        source = open_source(str(model), task="sentence-embedding")
+        assert load_sentence_model(source)[1].pooling_mode == mode
+        [remark] = remarks_of(source, tokens_of(source, 32, ()), 32)
+        assert remark.endswith(
+            "the mean of its tokens', of a …ForCausalLM its last token's; --pooling says otherwise"
+        )
+
+
+def test_a_pooling_is_asked_for_where_the_model_says_none(classifier: Path, tmp_path: Path) -> None:
+    asked = open_source(str(classifier), task="sentence-embedding", pooling="cls")
+    assert asked.sentence is not None
+    assert asked.sentence.pooling == "cls"
+    assert remarks_of(asked, tokens_of(asked, None, ()), None) == ()
+    with pytest.raises(ConversionRefused, match=r"--pooling cls makes one vector of a text's, and"):
+        open_source(str(classifier), pooling="cls")
+    model = sentence_model(tmp_path / "sentence")
+    said = open_source(str(model))
+    assert remarks_of(said, tokens_of(said, None, ()), None) == ()
+    with pytest.raises(ConversionRefused, match="modules.json of 'sentence' says it; leave it out"):
+        open_source(str(model), pooling="mean")
 
 
 def test_a_default_prompt_that_is_not_there_is_named(tmp_path: Path) -> None:

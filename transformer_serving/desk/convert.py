@@ -43,13 +43,13 @@ from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.language_model import convert_language_model
 from transformer_serving.desk.parity.bodies import golden_body
 from transformer_serving.desk.parity.check import TOLERANCES, ParityReport, prepare_case
-from transformer_serving.desk.parity.comparison import Comparison, compare_engines
+from transformer_serving.desk.parity.comparison import Compared, Comparison, compare_engines
 from transformer_serving.desk.parity.continuations import ContinuationReport
 from transformer_serving.desk.parity.gain import Gain
-from transformer_serving.desk.parity.latency import Latency, RoundReport
+from transformer_serving.desk.parity.latency import Latency, RoundReport, shapes_of
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.source.language_model import open_language_model
-from transformer_serving.desk.source.model import ModelSource, open_source
+from transformer_serving.desk.source.model import ModelSource, no_vector, open_source
 from transformer_serving.desk.vllm_model import NotRun, convert_for_vllm
 from transformer_serving.desk.workshop import (
     Progress,
@@ -74,8 +74,10 @@ class ConvertRequest:
     `precision` None or 'auto' takes the fastest that passes parity; `allow` names one that it takes
     only where that is the faster one too, measured. `name` is what the manifest
     calls the source, a folder's own name unless given. `batch` is the fewest, usual and most texts
-    of a call; `calibration` a file of texts for int8 and fp16; `compare` the engines of the table.
-    `engine_parameters`, of a language model, are those of contract.engine_parameters by name.
+    of a call; `calibration` a file of texts for int8 and fp16; `compare` the engines of the table,
+    which is measured at the lengths of `seq_len`. `pooling` makes one vector of a text's where the
+    model does not say how. `engine_parameters`, of a language model, are those of
+    contract.engine_parameters by name.
     """
 
     model: str
@@ -86,9 +88,11 @@ class ConvertRequest:
     allow: str | None = None
     max_length: int | None = None
     buckets: tuple[int, ...] = ()
+    seq_len: Range | None = None
     batch: Range | None = None
     calibration: Path | None = None
     compare: tuple[str, ...] = ()
+    pooling: str | None = None
     limits: Limits = LIMITS
     name: str | None = None
     allow_pickle: bool = False
@@ -99,14 +103,14 @@ class ConvertRequest:
 class Converted:
     """A finished bundle and how far its answers are from the reference's.
 
-    `refused` is what was said of each faster precision that did not pass; `gain` how much faster
-    the allowed one is, None where none was allowed or it did not pass; `remarks` what else its
-    owner is to know.
+    `compared` is the table of latencies; `refused` what was said of each faster precision that did
+    not pass; `gain` how much faster the allowed one is, None where none was allowed or it did not
+    pass; `remarks` what else its owner is to know.
     """
 
     bundle: Bundle
     parity: ParityReport | ContinuationReport | NotRun
-    latencies: tuple[Latency, ...] = ()
+    compared: Compared = field(default_factory=Compared)
     refused: tuple[str, ...] = ()
     gain: Gain | None = None
     remarks: tuple[str, ...] = ()
@@ -120,7 +124,9 @@ def convert(
 ) -> Converted:
     """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind.
 
-    `measuring` hears of the rounds of what is measured: `request.compare`, `request.allow`.
+    `measuring` hears of the rounds of what is measured: `request.compare`, `request.allow`. The
+    bundle is also made where the former fails or is ended by KeyboardInterrupt, which is not raised
+    then: `compared` says so.
     """
     precisions, samples = _checked(request, target)
     progress("open", request.name or request.model)
@@ -132,6 +138,7 @@ def convert(
         revision=request.revision,
         name=request.name,
         allow_pickle=request.allow_pickle,
+        pooling=request.pooling,
     )
     buckets = request.buckets or ladder_of((request.engine, *request.compare))
     tokens = tokens_of(source, request.max_length, buckets)
@@ -149,13 +156,13 @@ def convert(
         if request.allow:
             chosen = faster_engine(workshop, chosen, request.allow, say, measuring)
         files, parity = chosen.files, chosen.parity
-        latencies = _compared(request, workshop, measuring)
+        compared = _compared(request, workshop, measuring)
         content = BundleContent(
             endpoint=workshop.case.endpoint,
             tokenizer=source.tokenizer,
             engine=files,
             golden=_golden(source, workshop.case.endpoint, files),
-            parity={**asdict(parity), **_measured(latencies, chosen.gain)},
+            parity={**asdict(parity), **_measured(compared.rows, chosen.gain)},
             source=_origin(source),
             parity_set=workshop.case.shapes.kept(
                 files.precision, TOLERANCES[files.precision].of_shapes
@@ -164,7 +171,7 @@ def convert(
         progress("bundle", str(target))
         bundle = write_bundle(content, target)
         remarks = remarks_of(source, tokens, request.max_length)
-        return Converted(bundle, parity, tuple(latencies), tuple(refused), chosen.gain, remarks)
+        return Converted(bundle, parity, compared, tuple(refused), chosen.gain, remarks)
 
 
 def _language_model(
@@ -203,6 +210,8 @@ def _checked(request: ConvertRequest, target: Path) -> tuple[tuple[str, ...], Bo
             f"{', '.join(request.engine_parameters)}: engine parameters are for --task "
             f"{GENERATION}, got --task {request.task or AUTO}"
         )
+    if request.pooling is not None and request.task == GENERATION:
+        raise ConversionRefused(no_vector(request.pooling))
     if VLLM in (request.engine, *request.compare) and request.task != GENERATION:
         raise ConversionRefused(NOT_VLLM)
     if "tensorrt" in (request.engine, *request.compare):
@@ -239,12 +248,18 @@ def _workshop(
     return Workshop(source, folder, case, shapes, progress, graph)
 
 
-def _compared(request: ConvertRequest, workshop: Workshop, measuring: RoundReport) -> list[Latency]:
+def _compared(request: ConvertRequest, workshop: Workshop, measuring: RoundReport) -> Compared:
     if not request.compare:
-        return []
+        return Compared()
+
+    def prepare() -> Comparison:
+        shapes = shapes_of(workshop.case.endpoint, request.seq_len, request.batch)
+        return Comparison(
+            workshop.source, workshop.graph, workshop.case, workshop.shapes.feeds, shapes
+        )
+
     asked = None if request.precision == AUTO else request.precision
-    comparison = Comparison(workshop.source, workshop.graph, workshop.case, workshop.shapes.feeds)
-    return compare_engines(comparison, request.compare, asked, workshop.build, measuring)
+    return compare_engines(prepare, request.compare, asked, workshop.build, measuring)
 
 
 def _origin(source: ModelSource) -> dict[str, Any]:

@@ -28,6 +28,10 @@ _SETTINGS = (
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
+# What openvino generates text with and no release of vLLM has a model for; nor can it run
+# transformers' own, whose attention is not of the interface that vLLM takes the place of. Source:
+# vllm/model_executor/models/registry.py, from 2024 to 2026.
+_ABSENT = ("GPTNeoForCausalLM",)
 # Where a model's own code is named, which no server of ours runs.
 _CODE = "auto_map"
 
@@ -60,6 +64,12 @@ def build_vllm(
 
 def _check_config(source: LanguageModelSource) -> None:
     config = read_json(source.folder / _CONFIG) or {}
+    absent = next((name for name in config.get("architectures") or () if name in _ABSENT), None)
+    if absent:
+        raise ConversionRefused(
+            f"vLLM has no model for {absent}, and would not load '{source.name}' where it is "
+            "served; convert with --engine openvino"
+        )
     if config.get("quantization_config"):
         raise ConversionRefused(
             f"the weights of '{source.name}' are quantized, so that no --precision says what they "

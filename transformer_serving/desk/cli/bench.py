@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from transformer_serving.desk.cli.options import WEEK_S, json_option, key_option
+from transformer_serving.desk.cli.tables import table_console, whole_table
 from transformer_serving.desk.http import METRICS_KEY_VARIABLE
 from transformer_serving.desk.number import Number
 
@@ -109,7 +110,7 @@ def _show(
         rows = [asdict(row) for row in measured]
         click.echo(json.dumps([*rows, asdict(advice)] if advice else rows, indent=2))
         return
-    console.print(table(measured))
+    table_console().print(table(measured))
     for note in notes(measured):
         console.print(note)
     if advice is not None:
@@ -145,7 +146,7 @@ def _bench_streams(
     if as_json:
         click.echo(json.dumps([asdict(row) for row in loads], indent=2))
         return
-    console.print(stream_table(loads))
+    table_console().print(stream_table(loads))
     for row in loads:
         if row.others:
             counts = ", ".join(f"{why}: {count}" for why, count in row.others.items())
@@ -154,7 +155,6 @@ def _bench_streams(
 
 def stream_table(loads: Sequence[StreamLoad]) -> Table:
     from transformer_serving.desk.bench.figures import shown
-    from transformer_serving.desk.cli.tables import whole_table
 
     figures = ("streams", "tokens/s", "first ms p50", "p90", "p99", "gap ms p50", "p90", "p99")
     rows = whole_table("load", *figures, right=figures, box=None, header_style="bold")
@@ -174,7 +174,6 @@ def stream_table(loads: Sequence[StreamLoad]) -> Table:
 
 def table(measured: Sequence[Measured]) -> Table:
     from transformer_serving.desk.bench.figures import shown
-    from transformer_serving.desk.cli.tables import whole_table
 
     figures = ("answers/s", "texts/s", "p50 ms", "p90", "p99", "p99.9", "not 200")
     rows = whole_table("load", *figures, right=figures, box=None, header_style="bold")

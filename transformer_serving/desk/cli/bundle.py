@@ -16,6 +16,7 @@ import click
 from transformer_serving.contract.heads import TOKEN_ROLES
 from transformer_serving.desk.cli.engine_options import engine_options
 from transformer_serving.desk.cli.options import (
+    ConvertingCommand,
     batch_option,
     json_option,
     max_length_option,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from transformer_serving.desk.builders.call_sizes import Range
 
 
-@click.command()
+@click.command(cls=ConvertingCommand)
 @click.option(
     "--from",
     "source",
@@ -77,7 +78,7 @@ def bundle(source: Path, output: Path, output_: str | None, sign_key: Path | Non
         _say(done, remarks, output, as_json=as_json)
 
 
-@click.command()
+@click.command(cls=ConvertingCommand)
 @click.argument("endpoint")
 @engine_options
 @seq_len_option

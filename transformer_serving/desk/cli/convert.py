@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from transformer_serving.contract.heads import ENDPOINT_TASKS, GENERATION
+from transformer_serving.contract.meanings import POOLINGS
 from transformer_serving.desk.cli.engine_parameters import (
     engine_parameter_options,
     taken_parameters,
 )
 from transformer_serving.desk.cli.options import (
+    ConvertingCommand,
+    TaskName,
     batch_option,
     engine_choice,
     json_option,
@@ -34,20 +37,30 @@ from transformer_serving.desk.interruption import interruptible
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
-    from rich.table import Table
 
     from transformer_serving.desk.builders.call_sizes import Range
     from transformer_serving.desk.convert import Converted, ConvertRequest
-    from transformer_serving.desk.parity.latency import Latency
 
 
-@click.command(epilog="A Hub id is downloaded with the Hub's own settings: HF_TOKEN for private "
+def _no_backend(_context: click.Context, _option: click.Parameter, given: str | None) -> None:
+    """transformer-deploy's name of --engine, whose values have other names too."""
+    if given is not None:
+        named = {"onnx": "onnxruntime", "pytorch": "torch"}.get(given, given)
+        engine = named if named in engine_choice.choices else "openvino"
+        raise click.UsageError(
+            f"what runs the model is named by --engine, such as --engine {engine}; several, "
+            "each with an --engine of its own, are compared by --compare"
+        )
+
+
+@click.command(cls=ConvertingCommand,
+              epilog="A Hub id is downloaded with the Hub's own settings: HF_TOKEN for private "
               "models, HF_HOME or HF_HUB_CACHE for the cache, HF_HUB_OFFLINE=1 to use only that, "
               "HF_ENDPOINT for a mirror, and HTTPS_PROXY and NO_PROXY.")  # fmt: skip
 @click.argument("model")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE",
               help="Folder of the new bundle; an older bundle there is replaced.")  # fmt: skip
-@click.option("--task", type=click.Choice(["auto", *ENDPOINT_TASKS]), default="auto",
+@click.option("--task", type=TaskName(["auto", *ENDPOINT_TASKS]), default="auto",
               show_default=True, help="What the endpoint answers; auto: as the model's files "
               f"say, {GENERATION} never.")  # fmt: skip
 @click.option("--engine", "engines", type=engine_choice, multiple=True, default=["openvino"],
@@ -64,6 +77,9 @@ if TYPE_CHECKING:
 @seq_len_option
 @batch_option
 @max_length_option
+@click.option("--pooling", type=click.Choice(POOLINGS[1:]),
+              help="How a text's vector is made of its tokens', for a model without "
+              "modules.json.  [default: mean; of a …ForCausalLM lasttoken]")  # fmt: skip
 @click.option("--calibration", type=click.Path(path_type=Path), metavar="FILE",
               help="Texts, one a line (or bodies as JSON), for int8 and fp16.  "
               "[default: built-in ones]")  # fmt: skip
@@ -72,6 +88,7 @@ if TYPE_CHECKING:
               help="Read weights that are pickles (.bin, .pt, .ckpt): that runs their writer's "
               "code.")  # fmt: skip
 @engine_parameter_options
+@click.option("--backend", hidden=True, expose_value=False, callback=_no_backend)
 @sign_option
 @json_option
 def convert(
@@ -100,15 +117,19 @@ def convert(
             engine=engines[0],
             buckets=sizes.buckets,
             max_length=sizes.max_length,
-            batch=sizes.batch,
+            seq_len=seq_len,
+            batch=batch,
             compare=engines if compare else (),
             engine_parameters=taken_parameters(choices),
             **choices,
         )
-        _convert(request, output, as_json=as_json)
+        done = _convert(request, output, as_json=as_json)
+    if done.compared.interrupted:
+        # The bundle is whole, and signed; what was asked for is not.
+        raise click.Abort
 
 
-def _convert(request: ConvertRequest, output: Path, *, as_json: bool) -> None:
+def _convert(request: ConvertRequest, output: Path, *, as_json: bool) -> Converted:
     """Convert and say what came of it."""
 
     from transformer_serving.desk.cli.progress import plain_console
@@ -119,6 +140,7 @@ def _convert(request: ConvertRequest, output: Path, *, as_json: bool) -> None:
         click.echo(json.dumps(_values(done, output), indent=2))
     else:
         _say(console, done, output)
+    return done
 
 
 def _with_progress(console: Console, request: ConvertRequest, output: Path) -> Converted:
@@ -175,19 +197,32 @@ def _values(done: Converted, output: Path) -> dict[str, Any]:
     }
     if done.gain:
         values["gain"] = {**asdict(done.gain), "taken": done.gain.is_taken}
-    if done.latencies:
+    if done.compared.rows:
         values["measured"] = facts()
-        values["latencies_ms"] = [asdict(row) for row in done.latencies]
+        values["latencies_ms"] = [asdict(row) for row in done.compared.rows]
+    if done.compared.not_made:
+        values["not_made"] = [asdict(row) for row in done.compared.not_made]
+    if done.compared.why_not:
+        values["not_measured"] = done.compared.why_not
     return values
 
 
 def _say(console: Console, done: Converted, output: Path) -> None:
-    if done.latencies:
-        console.print(latency_table(done.latencies))
+    from transformer_serving.desk.cli.latency_table import print_latencies
+    from transformer_serving.desk.cli.tables import table_console
+
+    if done.compared.rows:
+        print_latencies(table_console(), done.compared.rows)
     # Where it moves, a bar has shown the others for a moment only.
     said = [
         *(done.refused if console.is_terminal else ()),
         *([str(done.gain)] if done.gain else ()),
+        *map(str, done.compared.not_made),
+        *(
+            [f"nothing was measured: {done.compared.why_not}; the bundle is made all the same"]
+            if done.compared.why_not
+            else ()
+        ),
         *_remarks(done),
     ]
     for line in said:
@@ -223,27 +258,6 @@ def _found(done: Converted) -> str:
         f"largest difference from the reference {parity.largest_difference:.2e}, in text "
         f"{worst.text} with {worst.tokens} tokens in a batch of {worst.batch}"
     )
-
-
-def latency_table(rows: Sequence[Latency]) -> Table:
-    """The table for a terminal, milliseconds."""
-    from transformer_serving.desk.cli.tables import whole_table
-    from transformer_serving.desk.parity.latency import facts, parity_cell
-
-    measured = ", ".join(f"{name} {value}" for name, value in facts().items())
-    figures = ("mean", "sd", "min", "median", "p95", "p99", "max")
-    columns = ("call", "engine", "precision", *figures, "parity")
-    table = whole_table(*columns, right=figures, caption=measured)
-    last = rows[0].tokens, rows[0].texts
-    for row in rows:
-        if (row.tokens, row.texts) != last:
-            table.add_section()
-            last = row.tokens, row.texts
-        cells = [f"{getattr(row, name):.2f}" for name in figures]
-        table.add_row(
-            f"{row.texts}x{row.tokens}", row.name, row.precision, *cells, parity_cell(row)
-        )
-    return table
 
 
 COMMANDS = (convert,)

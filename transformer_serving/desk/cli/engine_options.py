@@ -14,6 +14,7 @@ import click
 from transformer_serving.contract.heads import TASKS
 from transformer_serving.contract.manifest import PRECISIONS
 from transformer_serving.contract.meanings import POOLINGS
+from transformer_serving.desk.cli.options import TaskName
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _OPTIONS = (
@@ -21,7 +22,7 @@ _OPTIONS = (
                  help="Folder of the new bundle; an older bundle there is replaced."),
     click.option("--tokenizer", required=True, metavar="DIR", type=_FOLDER,
                  help="Folder with the model's tokenizer, its config.json, modules.json if any."),
-    click.option("--task", required=True, type=click.Choice(TASKS),
+    click.option("--task", required=True, type=TaskName(TASKS),
                  help="What the endpoint answers."),
     click.option("--text", required=True, metavar="GOLDEN",
                  help="The golden request: a text, or a whole body as JSON."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +12,12 @@ from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import KEY_VARIABLE
 from transformer_serving.desk.number import Number
+
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:
+    # Of click 8.1 it takes no type.
+    _Choice = click.Choice
 
 # More than any upload takes, and less than an alarm can be set for.
 WEEK_S = 7 * 24 * 3600
@@ -64,14 +71,63 @@ keep_option = click.option(
 )
 
 
+# Other names of the same tasks: transformers' own, and transformer-deploy's.
+TASK_ALIASES = {
+    "ner": "token-classification",
+    "sentiment-analysis": "text-classification",
+    "classification": "text-classification",
+    "embedding": "sentence-embedding",
+}
+
+
+class TaskName(_Choice):
+    """One of the tasks, also by a name of TASK_ALIASES."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> str:
+        return super().convert(TASK_ALIASES.get(value, value), param, context)
+
+
+_OF_THREE = {"--seq-len": "16 128 384", "--batch": "1 8 64"}
+
+
+def _three(option: str) -> str:
+    return f"{option} takes three numbers, MIN OPT MAX, such as {option} {_OF_THREE[option]}"
+
+
+class _Size(click.IntRange):
+    """One of MIN OPT MAX."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        if param is not None and not str(value).lstrip("-").isdigit():
+            self.fail(f"'{value}' is no number; {_three(param.opts[0])}", param, context)
+        return int(super().convert(value, param, context))
+
+
+class ConvertingCommand(click.Command):
+    """Says of an option with three numbers that it has three, where fewer end the line."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(context, args)
+        except click.BadOptionUsage as error:
+            if error.option_name in _OF_THREE:
+                said = _three(error.option_name)
+                raise click.BadOptionUsage(error.option_name, said, context) from error
+            raise
+
+
 engine_choice = click.Choice(list(ENGINES))
 seq_len_option = click.option(
-    "--seq-len", type=click.IntRange(1), nargs=3, metavar="MIN OPT MAX",
+    "--seq-len", type=_Size(1), nargs=3, metavar="MIN OPT MAX",
     help="Token lengths that calls are padded to: these and the usual steps between them. MAX is "
     "the longest text.  [default: 4, for TensorRT and torch 16, to the model's longest]",
 )  # fmt: skip
 batch_option = click.option(
-    "--batch", type=click.IntRange(1), nargs=3, metavar="MIN OPT MAX",
+    "--batch", type=_Size(1), nargs=3, metavar="MIN OPT MAX",
     help="Texts of one engine call; MIN is 1, and MAX what Triton joins.  [default: 1 8 64]",
 )  # fmt: skip
 max_length_option = click.option(

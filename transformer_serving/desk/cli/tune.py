@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from transformer_serving.desk.cli.options import json_option, sign_option, state_option
+from transformer_serving.desk.cli.tables import table_console
 from transformer_serving.desk.number import Number
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _finite(found: Any) -> Any:
 def _show(tuned: Tuned, endpoint: str, target: Path, state: Path, console: Console) -> None:
     from transformer_serving.desk.command_line import command_line
 
-    console.print(table(tuned))
+    table_console().print(table(tuned))
     for verdict in tuned.verdicts:
         console.print(line(verdict), soft_wrap=True, highlight=False)
     if tuned.bundle is None:

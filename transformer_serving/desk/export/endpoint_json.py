@@ -14,6 +14,7 @@ from transformer_serving.contract.meanings import Classification, Embedding, Mas
 from transformer_serving.desk.export.onnx import GraphTensors
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.model import ModelSource
+from transformer_serving.desk.source.sentence import has_modules
 
 LIMITS = Limits(max_texts=1024, max_characters=200_000, max_tokens=262_144, max_batch_size=64)
 # As many as OpenAI takes: of texts each gives one vector, for whose numbers answers have a bound of
@@ -75,8 +76,10 @@ def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int
 
 
 def remarks_of(source: ModelSource, tokens: Tokens, asked: int | None) -> tuple[str, ...]:
-    """What the owner is to know of the lengths of the endpoint's texts; `asked` is --max-length."""
+    """What the owner is to know of the lengths of the endpoint's texts, and of a pooling that
+    nobody has said; `asked` is --max-length."""
     found = (
+        _pooled_unsaid(source),
         _shorter_than_the_model(source, tokens, asked),
         remark_of_uncut(source.task, source.tokenizer.max_length, tokens),
     )
@@ -98,6 +101,18 @@ def remark_of_uncut(task: str, own_limit: int | None, tokens: Tokens) -> str | N
         f"a request says truncate: the tokenizer {longer}, so the reference would not cut them "
         f"there; where they are to be cut, set model_max_length to {tokens.max_length} in the "
         "tokenizer_config.json of a copy of the model"
+    )
+
+
+def _pooled_unsaid(source: ModelSource) -> str | None:
+    if source.head != "vector" or has_modules(source.folder):
+        return None
+    if source.sentence is not None and source.sentence.pooling is not None:
+        return None
+    return (
+        "the model has no modules.json, which would say how it pools: a text's vector is what "
+        "sentence-transformers takes then, the mean of its tokens', of a …ForCausalLM its last "
+        "token's; --pooling says otherwise"
     )
 
 

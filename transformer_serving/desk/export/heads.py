@@ -197,18 +197,32 @@ def _token_vectors(source: ModelSource, attention: str | None) -> tuple[list[Any
     return [model], lambda given: (model(**given)[0],)
 
 
-def _vector(source: ModelSource, attention: str | None) -> tuple[list[Any], Compute]:
-    """Final vectors [texts, width], pooled and normalized by sentence-transformers' own modules."""
+def load_sentence_model(source: ModelSource, **model_arguments: Any) -> Any:
+    """The SentenceTransformer of the source, in float32, with the pooling that was asked for."""
     import torch
     from sentence_transformers import SentenceTransformer
 
+    model: Any = SentenceTransformer(
+        str(source.folder),
+        device="cpu",
+        trust_remote_code=False,
+        model_kwargs={"dtype": torch.float32, **model_arguments},
+    )
+    asked = source.sentence.pooling if source.sentence else None
+    if asked is not None:
+        from sentence_transformers.sentence_transformer.modules import Pooling
+
+        # It has made a Pooling by means of its own, as for any folder without modules.
+        model[1] = Pooling(model[0].get_embedding_dimension(), pooling_mode=asked)
+    return model
+
+
+def _vector(source: ModelSource, attention: str | None) -> tuple[list[Any], Compute]:
+    """Final vectors [texts, width], pooled and normalized by sentence-transformers' own modules."""
+    import torch
+
     with _reported() as missing:
-        sentence_model = SentenceTransformer(
-            str(source.folder),
-            device="cpu",
-            trust_remote_code=False,
-            model_kwargs={"dtype": torch.float32, "attn_implementation": attention},
-        )
+        sentence_model = load_sentence_model(source, attn_implementation=attention)
     _check_weights(missing, encoder=True)
     modules: list[Any] = list(sentence_model)
     transformer, *after = modules

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,21 @@ from typing import TYPE_CHECKING, Any
 from transformer_serving.contract.heads import TOKEN_ROLES
 
 if TYPE_CHECKING:
+    from transformer_serving.contract.endpoint import Endpoint
     from transformer_serving.desk.builders.calibration import Feed, Feeds
+    from transformer_serving.desk.builders.call_sizes import Range
 
     Call = Callable[[Feed], object]
 
 Shape = tuple[int, int]
-# Texts and tokens of one call: the seed's three.
+# Texts and tokens of one call where nobody has said which.
 SHAPES = ((1, 16), (1, 128), (32, 128))
+_LENGTHS = (16, 128)
+_TEXTS = (1, 32, 32)
+# PyTorch and the graph as exported write out what each token of a text has to do with each other
+# one, which takes gigabytes.
+_MOST_TOKENS = 8192
+CPU, GPU = "cpu", "gpu"
 _ROUNDS = 7
 _WARM_UP = 3
 # A round of one contender and shape is at least one call and about this long.
@@ -28,18 +37,20 @@ _MOST_CALLS = 100
 
 @dataclass(frozen=True)
 class Contender:
-    """One row group of the table. `difference` is the largest from the reference, None unknown."""
+    """One row group of the table. `difference` is the largest from the reference, None unknown;
+    `device` is CPU or GPU, where the call is computed."""
 
     name: str
     precision: str
     call: Call
     difference: float | None
     passes: bool | None
+    device: str = CPU
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of one contender's calls of one shape."""
+    """Milliseconds of one contender's calls of one shape, on `device`."""
 
     name: str
     precision: str
@@ -55,20 +66,43 @@ class Latency:
     p99: float
     difference: float | None
     passes: bool | None
+    device: str = CPU
 
 
 RoundReport = Callable[[str, int, int], None]
 
 
+def shapes_of(
+    endpoint: Endpoint, lengths: Range | None = None, batch: Range | None = None
+) -> tuple[Shape, ...]:
+    """What is measured of an endpoint: calls that it makes.
+
+    `lengths` and `batch` are --seq-len and --batch where they were given: one text of each length,
+    then the usual and the most texts of the usual one, and the most of the longest.
+    """
+    wanted: Sequence[Shape] = SHAPES
+    if lengths or batch:
+        tokens, (_, usual, most) = lengths or _LENGTHS, batch or _TEXTS
+        several = ((usual, tokens[1]), (most, tokens[1]), (most, tokens[-1]))
+        wanted = (*((1, length) for length in tokens), *several)
+    limits, buckets = endpoint.limits, endpoint.tokens.buckets
+    room = min(limits.max_call_tokens or _MOST_TOKENS, _MOST_TOKENS) if lengths or batch else None
+    found: dict[Shape, None] = {}
+    for texts, length in wanted:
+        padded = min(max(length, buckets[0]), endpoint.tokens.max_length)
+        fitting = max(1, room // padded) if room else texts
+        found[min(texts, limits.max_batch_size, fitting), padded] = None
+    return tuple(found)
+
+
 def measure(
-    contenders: Sequence[Contender], feeds: Feeds, longest: int, report: RoundReport
+    contenders: Sequence[Contender], feeds: Feeds, shapes: Sequence[Shape], report: RoundReport
 ) -> list[Latency]:
     """The table's rows, by shape and then in the order of `contenders`.
 
-    `feeds` are calls with one text; the longest is cut and repeated to each shape, never beyond
-    `longest` tokens. `report` gets what runs, the rounds done and all rounds.
+    `feeds` are calls with one text; the longest is cut and repeated to each shape. `report` gets
+    what runs, the rounds done and all rounds.
     """
-    shapes = [(texts, min(tokens, longest)) for texts, tokens in SHAPES]
     rounds = Rounds(_ROUNDS, _ROUND_MS)
     return [
         _row(one, *shape, [ms for taken in times for ms in taken])
@@ -161,6 +195,7 @@ def _row(one: Contender, texts: int, tokens: int, times: list[float]) -> Latency
         p99=percentile(ordered, 99),
         difference=one.difference,
         passes=one.passes,
+        device=one.device,
     )
 
 
@@ -171,7 +206,7 @@ def percentile(ordered: Sequence[float], part: int) -> float:
 
 def parity_cell(row: Latency) -> str:
     if row.difference is None:
-        return "the reference"
+        return "the reference" if row.device == CPU else "not asked"
     return f"{row.difference:.1e} {'ok' if row.passes else 'over'}"
 
 
@@ -185,16 +220,25 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def gpu() -> str | None:
+    """The name of the GPU that torch computes on, None where it sees none or is not loaded."""
+    torch = sys.modules.get("torch")
+    return str(torch.cuda.get_device_name(0)) if torch and torch.cuda.is_available() else None
+
+
 def facts() -> Mapping[str, str]:
-    """What stands beside figures: the processor, its cores, and the engines' versions."""
+    """What stands beside figures: the processor, its cores, the GPU if any, and the engines'
+    versions."""
     import os
     from datetime import date
 
     from transformer_serving.contract.gate.server_facts import installed
 
+    found = gpu()
     return {
         "date": date.today().isoformat(),
         "processor": processor(),
         "cores": str(len(os.sched_getaffinity(0))),
+        **({"gpu": found} if found else {}),
         **{name: installed(name) or "none" for name in ("torch", "onnxruntime", "openvino")},
     }

@@ -172,20 +172,9 @@ def _feature_extractor(source: ModelSource, endpoint: Endpoint) -> Ask:
 
 
 def _sentence_model(source: ModelSource, endpoint: Endpoint) -> Any:
-    from sentence_transformers import SentenceTransformer
+    from transformer_serving.desk.export.heads import load_sentence_model
 
-    return _loaded(SentenceTransformer, source, endpoint)
-
-
-def _loaded(kind: Callable[..., Any], source: ModelSource, endpoint: Endpoint) -> Any:
-    import torch
-
-    model = kind(
-        str(source.folder),
-        device="cpu",
-        trust_remote_code=False,
-        model_kwargs={"dtype": torch.float32},
-    )
+    model = load_sentence_model(source)
     _set_length(model, endpoint)
     return model
 
@@ -233,9 +222,17 @@ def _set_lengths_of_sides(transformer: Any, longest: int | None, ours: int) -> N
 
 
 def _cross_encoder(source: ModelSource, endpoint: Endpoint) -> Any:
+    import torch
     from sentence_transformers import CrossEncoder
 
-    return _loaded(CrossEncoder, source, endpoint)
+    model = CrossEncoder(
+        str(source.folder),
+        device="cpu",
+        trust_remote_code=False,
+        model_kwargs={"dtype": torch.float32},
+    )
+    _set_length(model, endpoint)
+    return model
 
 
 def _cross_scores(model: Any, text: str, others: Sequence[str]) -> list[float]:

@@ -6,7 +6,7 @@ Nothing here imports torch: a model that cannot be served is refused before anyt
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from transformer_serving.desk.source.pickled_weights import (
 from transformer_serving.desk.source.sentence import (
     BARE_ENCODER,
     SentenceSettings,
+    has_modules,
     longest_of,
     lowercases,
     read_sentence_settings,
@@ -98,13 +99,15 @@ def open_source(
     revision: str | None = None,
     name: str | None = None,
     allow_pickle: bool = False,
+    pooling: str | None = None,
 ) -> ModelSource:
     """Find `model` (a folder, else a Hub id) and read what serving needs to know of it.
 
-    `task` None or 'auto' is read from the model's files. The Hub's own environment is honoured:
+    `task` None or 'auto' is read from the model's files; `pooling` is for vectors of a model that
+    says none itself. The Hub's own environment is honoured:
     HF_TOKEN, HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, and the proxies'. Raises ConversionRefused when
-    the model is not found, its task cannot be served, it has code of its own, or its weights are
-    pickles and those are not allowed.
+    the model is not found, its task cannot be served, it has code of its own, its weights are
+    pickles and those are not allowed, or it pools by itself and `pooling` is given.
     """
     folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
     refuse_pickles(folder, allowed=allow_pickle)
@@ -140,7 +143,7 @@ def open_source(
         takes_token_types=token_types and "token_type_ids" in tokenizer.names,
         vocabulary=vocabulary,
         classification=read_labels(config, folder, chosen) if labelled else None,
-        sentence=_sentence(folder, head, found_name),
+        sentence=_sentence(folder, head, found_name, pooling),
         head_size=_head_size(config),
     )
 
@@ -156,10 +159,31 @@ def _head_size(config: Mapping[str, Any]) -> int | None:
     return max(1, width // heads) if width and heads else None
 
 
-def _sentence(folder: Path, head: str, name: str) -> SentenceSettings | None:
+def _sentence(folder: Path, head: str, name: str, pooling: str | None) -> SentenceSettings | None:
+    _check_pooling(folder, head, pooling)
     if head == "vector":
-        return read_sentence_settings(folder, name)
+        return replace(read_sentence_settings(folder, name), pooling=pooling)
     return BARE_ENCODER if head == "token_vectors" else None
+
+
+def no_vector(pooling: str) -> str:
+    """What is said of it where nothing is pooled."""
+    return (
+        f"--pooling {pooling} makes one vector of a text's, and this endpoint answers none; "
+        "leave it out, or name --task sentence-embedding"
+    )
+
+
+def _check_pooling(folder: Path, head: str, asked: str | None) -> None:
+    if asked is None:
+        return
+    if head != "vector":
+        raise ConversionRefused(no_vector(asked))
+    if has_modules(folder):
+        raise ConversionRefused(
+            f"--pooling {asked} is for models that do not say how they pool, and modules.json of "
+            f"'{folder.name}' says it; leave it out, or convert a copy without modules.json"
+        )
 
 
 def locate_model(

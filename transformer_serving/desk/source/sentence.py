@@ -21,7 +21,8 @@ from transformer_serving.desk.source.json_files import read_json
 class SentenceSettings:
     """`modules` are the class names after the encoder, in order; `prompts` texts by name.
 
-    `dimensions` is how many of a vector's the model's own settings keep, None for all.
+    `dimensions` is how many of a vector's the model's own settings keep, None for all; `pooling` a
+    mode of sentence-transformers that was asked for where modules.json says none.
     """
 
     modules: tuple[str, ...]
@@ -29,6 +30,7 @@ class SentenceSettings:
     default_prompt: str | None
     similarity: str
     dimensions: int | None = None
+    pooling: str | None = None
 
 
 class ModuleRow(NamedTuple):
@@ -77,6 +79,11 @@ def refuse_own_modules(folder: Path) -> None:
             f"modules.json has '{foreign}', which is none of sentence-transformers' own modules; "
             "models with code of their own are not loaded"
         )
+
+
+def has_modules(folder: Path) -> bool:
+    """Whether the model says itself what becomes of its tokens' vectors."""
+    return (folder / "modules.json").is_file()
 
 
 def read_sentence_settings(
