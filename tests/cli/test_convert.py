@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import importlib.util
 import json
 import os
@@ -18,9 +19,11 @@ from transformers import AutoModel, AutoTokenizer
 from tests.tiny_models import save_classifier, save_encoder
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.heads import ENDPOINT_TASKS
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES, open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.bundle.signing import new_key
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.cli.options import TASK_ALIASES
 from transformer_serving.desk.convert_packages import INSTALL
@@ -130,6 +133,24 @@ def test_the_bundle_is_made_where_the_measuring_ends_early(
     assert (done.output.splitlines()[-1] == "Aborted!") is interrupted
     assert "latencies_ms" not in open_bundle(target).manifest.parity
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_bundle_is_signed_before_it_is_spoken_of(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal that was closed while it was measured, or `| head`, takes no more lines."""
+
+    def leave(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("transformer_serving.desk.cli.convert._say", leave)
+    target = tmp_path / "bundle"
+    file, key = new_key("me", tmp_path)
+    command = ["convert", str(tiny_classifier), "--output", str(target), "--sign", str(file)]
+    done = CliRunner().invoke(main, [*command, "--engine", "onnxruntime", "--precision", "fp32"])
+    assert done.exit_code != 0
+    monkeypatch.setenv(TRUSTED_KEYS_VARIABLE, key.public)
+    assert open_bundle(target).manifest.engine == "onnxruntime"
 
 
 def test_a_gpu_that_torch_sees_is_measured_too_and_named(

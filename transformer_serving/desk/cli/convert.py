@@ -97,7 +97,7 @@ def convert(
     **choices: Any,
 ) -> None:  # fmt: skip
     """Turn MODEL, a folder or Hub id, into a bundle whose answers equal the reference's."""
-    with interruptible(), signing(output, sign_key):
+    with interruptible():
         try:
             from transformer_serving.desk.convert import ConvertRequest
         except ModuleNotFoundError as error:
@@ -123,19 +123,21 @@ def convert(
             engine_parameters=taken_parameters(choices),
             **choices,
         )
-        done = _convert(request, output, as_json=as_json)
+        done = _convert(request, output, sign_key, as_json=as_json)
     if done.compared.interrupted:
         # The bundle is whole, and signed; what was asked for is not.
         raise click.Abort
 
 
-def _convert(request: ConvertRequest, output: Path, *, as_json: bool) -> Converted:
+def _convert(
+    request: ConvertRequest, output: Path, sign_key: Path | None, *, as_json: bool
+) -> Converted:
     """Convert and say what came of it."""
 
     from transformer_serving.desk.cli.progress import plain_console
 
     console = plain_console(stderr=as_json)
-    done = _with_progress(console, request, output)
+    done = _with_progress(console, request, output, sign_key)
     if as_json:
         click.echo(json.dumps(_values(done, output), indent=2))
     else:
@@ -143,7 +145,9 @@ def _convert(request: ConvertRequest, output: Path, *, as_json: bool) -> Convert
     return done
 
 
-def _with_progress(console: Console, request: ConvertRequest, output: Path) -> Converted:
+def _with_progress(
+    console: Console, request: ConvertRequest, output: Path, sign_key: Path | None
+) -> Converted:
     from transformer_serving.desk.convert import STEPS, convert as convert_model
 
     with _bars(console) as bars:
@@ -162,7 +166,9 @@ def _with_progress(console: Console, request: ConvertRequest, output: Path) -> C
             if not console.is_terminal:
                 progress("parity", f"measuring {shape}, {done} of {total} rounds")
 
-        return convert_model(request, output, progress, measuring)
+        # Signed before more is said: whoever reads it may have left.
+        with signing(output, sign_key):
+            return convert_model(request, output, progress, measuring)
 
 
 @contextmanager
