@@ -194,6 +194,21 @@ RELIED_ON = (
         "desk/cli/rollout.py: what is no command is a bundle",
     ),
     Relied(
+        "click", "click/core.py", "Command",
+        "parse_args(ctx,args)",
+        "desk/cli/options.py: an option of three numbers says so where fewer come",
+    ),
+    Relied(
+        "click", "click/types.py", "Choice",
+        "convert(value,param,ctx)",
+        "desk/cli/options.py: a task by another tool's name",
+    ),
+    Relied(
+        "click", "click/types.py", "IntRange",
+        "IntRange",
+        "desk/cli/options.py: the same of what is no number",
+    ),
+    Relied(
         "click", "click/types.py", "FloatRange",
         "FloatRange",
         "desk/cli/options.py: no nan is a number of seconds",

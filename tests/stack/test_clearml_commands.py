@@ -223,7 +223,7 @@ def test_config_moves_the_triton_address(plain: Stack, desk: Desk, of_file: str)
     """The stock call to Triton follows the configured address, and comes back with it."""
     plain.clearml_serving("config", "--triton-grpc-server", "127.0.0.1:9")
     try:
-        desk.until_status(of_file, 500, THEIRS)
+        desk.until_status(of_file, 503, THEIRS)
     finally:
         home = require_record(plain.state).triton.grpc
         plain.clearml_serving("config", "--triton-grpc-server", home, "--base-serving-url", "x")
