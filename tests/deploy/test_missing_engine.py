@@ -14,7 +14,7 @@ from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 
 
-def test_without_pytorch_the_extra_is_named(
+def test_without_pytorch_what_to_install_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = write_small(tmp_path / "bundle", Parts(engine="torch"))
@@ -26,5 +26,5 @@ def test_without_pytorch_the_extra_is_named(
     monkeypatch.setattr(endpoint, "installed", lambda name: None)
     with pytest.raises(Failure) as refused:
         deploy(target, bundle, "x", timeout_s=5, report=lambda line: None)
-    assert "the embedded stack has no PyTorch; install the extra 'torch'" in str(refused.value)
+    assert "the embedded stack has no PyTorch; install it where Triton runs: " in str(refused.value)
     assert refused.value.exit_code == 2

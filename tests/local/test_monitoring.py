@@ -95,7 +95,7 @@ def test_a_gateway_with_keys_needs_one_for_its_figures(tmp_path: Path) -> None:
 
 
 def test_a_limit_that_is_none_is_named_before_anything_starts() -> None:
-    with pytest.raises(Failure, match="TRANSFORMER_SERVING_MAX_WAIT_S must be a number above 0"):
+    with pytest.raises(Failure, match="TRANSFORMER_SERVING_MAX_WAIT_S must be a number from 0.001"):
         monitoring.chosen({"TRANSFORMER_SERVING_MAX_WAIT_S": "many"})
 
 
