@@ -23,7 +23,7 @@ from preprocess.narrowing import answer_all
 from preprocess.pace import Pace
 from preprocess.passage import Asker
 from preprocess.rows import pad, rows_of
-from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
+from preprocess.stats import DEADLINE, DISCONNECT, GIVEN_UP, EndpointFigures
 from preprocess.tensors import Array, Tensor
 from preprocess.ticket import Stay, Text, Ticket
 from preprocess.tokens import Encoded
@@ -172,8 +172,7 @@ class Coalescer:
         try:
             self.check_wait(asker, ticket.deadline, encoded)
         except ServingError as error:
-            if error.kind.code == DEADLINE:
-                self._abandon(ticket, DEADLINE)
+            self._abandon_by(ticket, error)
             raise
 
     def _late(self, ticket: Ticket) -> None:
@@ -188,9 +187,8 @@ class Coalescer:
             self._abandon_by(ticket, error)
 
     def _abandon_by(self, ticket: Ticket, error: ServingError) -> None:
-        """Where it is the worker that left, the caller gave nothing up."""
-        if error.kind.code == "left":
-            self._abandon(ticket, DISCONNECT)
+        if reason := GIVEN_UP.get(error.kind.code):
+            self._abandon(ticket, reason)
 
     def _abandon(self, ticket: Ticket, reason: str) -> None:
         if not ticket.golden:

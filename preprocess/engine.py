@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -21,7 +20,7 @@ from preprocess.passage import Departures, Passage
 from preprocess.request import Request
 from preprocess.rows import Row
 from preprocess.settings import PreprocessSettings
-from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
+from preprocess.stats import EndpointFigures
 from preprocess.tensors import Array, Tensor
 from preprocess.threads import OFF_LOOP_CHARACTERS, renderers, threads
 from preprocess.tokens import Encoded
@@ -35,7 +34,6 @@ from transformer_serving.contract.worker.process_wide import process_wide
 _CHARACTERS_A_PIECE = 16
 # An answer of no more is made at once, without a look at threads.
 FEW_PIECES = OFF_LOOP_CHARACTERS // _CHARACTERS_A_PIECE
-_GIVEN_UP = {"left": DISCONNECT, "deadline": DEADLINE}
 
 
 class _Anybody(NamedTuple):
@@ -100,7 +98,7 @@ class Engine:
         """
         queue, wait_s = self._queue(), self._settings.max_wait_s
         passage.texts = len(request.pairs or request.texts)
-        with self._given_up(passage):
+        with self.departures.given_up(passage):
             if waits:
                 queue.check_wait(passage, deadline)
             return await threads.run(request.characters, encode, passage, deadline, wait_s)
@@ -113,19 +111,8 @@ class Engine:
         Who was let in and computed is not refused for who else waits.
         """
         size = _CHARACTERS_A_PIECE * work.pieces
-        with self._given_up(passage):
+        with self.departures.given_up(passage):
             return await renderers.run(size, render, passage, deadline, None)
-
-    @contextmanager
-    def _given_up(self, passage: Passage) -> Iterator[None]:
-        """Count the texts of a request that its caller or its deadline takes out meanwhile."""
-        try:
-            yield
-        except ServingError as error:
-            reason = _GIVEN_UP.get(error.kind.code)
-            if reason and not passage.golden:
-                self._queue().figures.abandoned(reason, passage.texts)
-            raise
 
     def _queue(self) -> Coalescer:
         if self._coalescer is None:

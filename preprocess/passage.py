@@ -6,9 +6,11 @@ import logging
 import time
 import uuid
 from asyncio import Future
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
-from preprocess.stats import STAGES, EndpointFigures, durations
+from preprocess.stats import GIVEN_UP, STAGES, EndpointFigures, durations
 from preprocess.ticket import Stay
 from preprocess.tracing import PassageTrace
 from transformer_serving.contract.errors import ServingError
@@ -144,6 +146,17 @@ class Departures:
             headers["x-request-id"] = passage.request_id
         headers[VERSION_HEADER] = self._bundle_version
         return headers
+
+    @contextmanager
+    def given_up(self, passage: Passage) -> Iterator[None]:
+        """Count the texts of a request that its caller or its deadline takes out meanwhile."""
+        try:
+            yield
+        except ServingError as error:
+            reason = GIVEN_UP.get(error.kind.code)
+            if reason and not passage.golden:
+                self.figures.abandoned(reason, passage.texts)
+            raise
 
     def ended(self, passage: Passage, error: ServingError | None) -> None:
         """A stream, to be called once: it left with 200, and `error` is what it ended with."""

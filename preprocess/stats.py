@@ -37,6 +37,9 @@ _SECONDS = (
 _CALL_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Why a request in the queue is given up.
 DISCONNECT, DEADLINE = "disconnect", "deadline"
+# The same by the code of the error that ends it; another error, or a worker that leaves, gives up
+# nothing.
+GIVEN_UP = {"left": DISCONNECT, "deadline": DEADLINE}
 _WHY = ("reason",)
 # Prometheus takes a counter's first value for no growth: what begins at 0 loses no first fault.
 _FROM_ZERO = (200, *sorted({KINDS[code].status for code in FAULTS}))

@@ -157,7 +157,8 @@ class TextGeneration:
         conversation: Conversation = state["conversation"]
         passage.texts = len(wanted.prompts) or 1
         library = self.tokenizer.library
-        with self.engine.waited_for(passage):
+        # Until a sequence is there, whose own end counts.
+        with self.engine.departures.given_up(passage):
             prompts = await self._tokenize(wanted, passage, deadline)
             passage.tokens = sum(len(row.ids) for row in prompts)
             passage.tokenized = time.monotonic()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence as Rows
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -23,7 +22,6 @@ from preprocess.generation.sequence import Patience, Sequence, cut_by
 from preprocess.generation.turns import Turns
 from preprocess.passage import Departures, Passage
 from preprocess.settings import PreprocessSettings
-from preprocess.stats import DEADLINE, DISCONNECT
 from preprocess.traced_calls import TracedStream
 from preprocess.triton.clients import shared_client
 from preprocess.triton.replies import Replies
@@ -35,7 +33,6 @@ from transformer_serving.contract.naming import triton_model_name
 
 # What a sequence is asked with.
 Row = tuple[Prompt, Options]
-_GIVEN_UP = {"left": DISCONNECT, "deadline": DEADLINE}
 # Sequences of one request at the same time, where no stream wants all of them.
 _AT_ONCE = 64
 
@@ -71,19 +68,6 @@ class TextEngine:
     async def is_ready(self) -> bool:
         """Whether Triton has this bundle's version."""
         return await self._client.is_ready(self.model, self._endpoint.bundle_version)
-
-    @contextmanager
-    def waited_for(self, passage: Passage) -> Iterator[None]:
-        """Count a request that its caller or its time takes out before a sequence of it is there,
-        whose own end would count.
-        """
-        try:
-            yield
-        except ServingError as error:
-            reason = _GIVEN_UP.get(error.kind.code)
-            if reason and not passage.golden:
-                self.departures.figures.abandoned(reason, passage.texts)
-            raise
 
     async def start(
         self, prompts: Rows[Prompt], wanted: Wanted, library: Any, deadline: float, passage: Passage

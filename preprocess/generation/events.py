@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence as Rows
 from typing import NamedTuple
 
-from preprocess.generation.figures import DISCONNECT
 from preprocess.generation.sequence import Piece, Sequence
 from preprocess.generation.voice import Voice
 from preprocess.passage import Passage, internal_error
+from preprocess.stats import DISCONNECT
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.panics import ENDS
 

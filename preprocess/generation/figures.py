@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from preprocess.stats import counter, gauge, histogram, labelled, tell_limit
+from preprocess.stats import DISCONNECT, counter, gauge, histogram, labelled, tell_limit
 from transformer_serving.contract.errors import FAULTS
 
 _FIRST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
-DISCONNECT = "disconnect"
 
 
 class TextFigures:

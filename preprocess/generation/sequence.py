@@ -14,9 +14,10 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from preprocess.generation.detokenizer import Detokenizer, silent_tokens, token_text
-from preprocess.generation.figures import DISCONNECT, TextFigures
+from preprocess.generation.figures import TextFigures
 from preprocess.generation.step import EngineStep
 from preprocess.generation.stops import Stops
+from preprocess.stats import DISCONNECT, GIVEN_UP
 from preprocess.triton.replies import Outputs, Replies
 from transformer_serving.contract.errors import ServingError, too_late
 from transformer_serving.contract.generation import Finish, Options
@@ -71,8 +72,8 @@ class Patience:
         """Why a sequence is cut that nobody reads any more."""
         if self.caller is None or not self.caller.done():
             return DISCONNECT
-        error = why_nobody_waits(self.caller)
-        return DISCONNECT if error.kind.code == "left" else error.kind.code
+        code = why_nobody_waits(self.caller).kind.code
+        return GIVEN_UP.get(code, code)
 
 
 class Sequence:
