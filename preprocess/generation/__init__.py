@@ -216,7 +216,7 @@ class TextGeneration:
             return answer_response(answer, reply, self._seeded(passage, spoken))
         # It holds all that it needs itself: the bundle may be replaced while it runs.
         return StreamAnswer(
-            events_of(sequences, voice, passage), self._seeded(passage, spoken), {},
+            events_of(sequences, voice, passage), self._seeded(passage, spoken),
             partial(close_all, sequences), deadline, lambda: passage.fault,
             partial(self.engine.departures.ended, passage), voice.fault,
         )  # fmt: skip

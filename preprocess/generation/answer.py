@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, KeysView, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -35,24 +35,22 @@ class StreamAnswer(StreamingResponse):
     """Sends `events` until they end, the caller leaves or `deadline`; `close` is called then, with
     the code `deadline` where it was that.
 
-    It reads like a dict of `scalars`, as clearml-serving's metric logging does. A gateway that
-    finds its caller gone calls `close` itself. `fault` gives the error of an error event, `tell`
-    that event where the worker leaves before the end; `ended` is told once what it ended with, None
-    where it is whole.
+    A gateway that finds its caller gone calls `close` itself. `fault` gives the error of an error
+    event, `tell` that event where the worker leaves before the end; `ended` is told once what it
+    ended with, None where it is whole.
     """
 
     # The gateway watches the connection for as long as the answer takes.
     is_stream = True
 
     def __init__(
-        self, events: AsyncIterator[bytes], headers: dict[str, str], scalars: Mapping[str, Any],
+        self, events: AsyncIterator[bytes], headers: dict[str, str],
         close: Callable[..., None], deadline: float,
         fault: Callable[[], ServingError | None] = lambda: None,
         ended: Callable[[ServingError | None], None] = lambda error: None,
         tell: Callable[[ServingError], bytes] = lambda error: b"",
     ) -> None:  # fmt: skip
         super().__init__(events, 200, {**headers, **_EVENTS}, "text/event-stream")
-        self._scalars = scalars
         self._deadline = deadline
         self._fault = fault
         self._tell = tell
@@ -76,11 +74,9 @@ class StreamAnswer(StreamingResponse):
         if told is not None:
             told(self.error)
 
-    def keys(self) -> KeysView[str]:
-        return self._scalars.keys()
-
-    def __getitem__(self, name: str) -> Any:
-        return self._scalars[name]
+    def keys(self) -> tuple[()]:
+        """For clearml-serving's metric logging, which takes it for a dict."""
+        return ()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Not starlette's own: servers differ in what `send` does once the caller has gone."""

@@ -82,7 +82,7 @@ class Played(Processor):
         if url == "streams":
             closed = lambda *reason: None
             return StreamAnswer(
-                events(), {}, {}, closed, time.monotonic() + 600,
+                events(), {}, closed, time.monotonic() + 600,
                 tell=lambda error: error.kind.code.encode(),
             )
         if url == "texts":
