@@ -128,12 +128,18 @@ def test_greedy_text_is_transformers_alone_and_beside_others(
         assert caller.ids == want
 
 
-def test_a_stop_token_ends_a_sequence_and_is_its_last(
-    triton_server: TritonServer, built: Built, llama: str
-) -> None:
+def ends_early(built: Built) -> tuple[list[int], list[int], int]:
+    """A prompt, what is written on, and a token in the middle of it that is not there before."""
     [ids] = prompts(2, 9)
     whole = built.greedy(ids, 24)
     stop = next(one for at, one in enumerate(whole) if at >= 5 and one not in whole[:at])
+    return ids, whole, stop
+
+
+def test_a_stop_token_ends_a_sequence_and_is_its_last(
+    triton_server: TritonServer, built: Built, llama: str
+) -> None:
+    ids, whole, stop = ends_early(built)
     caller = Caller(triton_server, llama, ids, options(24, eos_ids=(stop, 7)))
     assert caller.end() is Finish.STOP
     assert caller.ids == whole[: whole.index(stop) + 1]
@@ -146,9 +152,7 @@ def test_a_stop_token_ends_a_sequence_and_is_its_last(
 def test_no_end_comes_before_the_least_number_of_tokens(
     triton_server: TritonServer, built: Built, llama: str
 ) -> None:
-    [ids] = prompts(2, 9)
-    whole = built.greedy(ids, 24)
-    stop = next(one for at, one in enumerate(whole) if at >= 5 and one not in whole[:at])
+    ids, whole, stop = ends_early(built)
     plain = whole[: whole.index(stop) + 1]
     for least in (1, len(plain), len(plain) + 4, 30):
         sampling = replace(GREEDY, min_new_tokens=least)

@@ -58,6 +58,18 @@ class SumEngine:
         return [np.stack([ids.sum(axis=1), mask.sum(axis=1)], axis=1).astype(np.float32)]
 
 
+def waiting_for(release: asyncio.Event) -> SumEngine:
+    """An engine that answers when that is set."""
+    return SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+
+
+def given_up(queue: Coalescer, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What the queue counts as given up from now on: the reason, and how many texts."""
+    counted: list[tuple[str, int]] = []
+    monkeypatch.setattr(queue.figures, "abandoned", lambda *given: counted.append(given))
+    return counted
+
+
 def coalescer(endpoint: Endpoint, engine: Any, *, limit: int = 10**6, slots: int = 2) -> Coalescer:
     return Coalescer(
         endpoint, engine, Admission(limit, 2.0), lambda: slots, EndpointFigures("test")
@@ -143,7 +155,7 @@ async def test_lengths_do_not_mix_across_far_buckets(endpoint: Endpoint) -> None
 
 async def test_a_late_request_leaves_and_the_call_goes_on(endpoint: Endpoint) -> None:
     release = asyncio.Event()
-    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    engine = waiting_for(release)
     queue = coalescer(endpoint, engine, slots=1)
     patient = asyncio.create_task(infer(queue, [text(4)], soon()))
     hasty = asyncio.create_task(infer(queue, [text(5)], time.monotonic() + 0.02))
@@ -157,7 +169,7 @@ async def test_a_late_request_leaves_and_the_call_goes_on(endpoint: Endpoint) ->
 
 async def test_too_many_waiting_tokens_are_refused(endpoint: Endpoint) -> None:
     release = asyncio.Event()
-    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    engine = waiting_for(release)
     queue = coalescer(endpoint, engine, limit=10)
     big = asyncio.create_task(infer(queue, [text(1, 32)], soon()))  # an idle worker takes it
     await asyncio.sleep(0)
@@ -185,7 +197,7 @@ async def test_a_golden_request_larger_than_the_limit_passes_a_full_worker(
 ) -> None:
     """It is neither refused nor counted, so that it turns no caller away either."""
     release = asyncio.Event()
-    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    engine = waiting_for(release)
     queue = coalescer(endpoint, engine, limit=10, slots=1)
     golden = Passage(GoldenBody())
     checks = [asyncio.create_task(infer(queue, [text(2, 32)], soon(), golden)) for _ in range(2)]
@@ -285,7 +297,7 @@ async def test_an_engine_that_hangs_holds_no_texts_of_those_who_gave_up(
     endpoint: Endpoint,
 ) -> None:
     release = asyncio.Event()
-    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    engine = waiting_for(release)
     queue = coalescer(endpoint, engine, slots=1)
     patient = [asyncio.create_task(infer(queue, [text(at)], soon())) for at in range(1, 21)]
     await asyncio.sleep(0.01)
@@ -367,10 +379,9 @@ async def test_a_golden_request_that_is_given_up_is_not_counted(
 ) -> None:
     """It is no caller's: an endpoint that hangs is asked again and again."""
     release = asyncio.Event()
-    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    engine = waiting_for(release)
     queue = coalescer(endpoint, engine)
-    abandoned: list[tuple[str, int]] = []
-    monkeypatch.setattr(queue.figures, "abandoned", lambda *given: abandoned.append(given))
+    abandoned = given_up(queue, monkeypatch)
     with pytest.raises(ServingError, match="deadline|in time"):
         await infer(queue, [text(1)], time.monotonic() + 0.01, Passage(body))
     assert abandoned == counted
@@ -382,14 +393,13 @@ async def test_what_comes_behind_its_deadline_is_given_up_before_any_queue(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     release = asyncio.Event()
-    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    engine = waiting_for(release)
     queue = coalescer(endpoint, engine, slots=1)
     others = [asyncio.create_task(infer(queue, [text(1)], soon())) for _ in range(2 * busy)]
     while len(engine.calls) < busy:
         await asyncio.sleep(0)
     assert queue.has_room() != busy
-    abandoned: list[tuple[str, int]] = []
-    monkeypatch.setattr(queue.figures, "abandoned", lambda *given: abandoned.append(given))
+    abandoned = given_up(queue, monkeypatch)
     with pytest.raises(ServingError) as caught:
         await infer(queue, [text(1)], time.monotonic() - 1)
     assert caught.value.kind.code == "deadline"
@@ -479,7 +489,7 @@ async def test_a_stay_has_its_times_in_order(endpoint: Endpoint) -> None:
 
 async def test_a_stay_that_failed_has_its_times_as_far_as_it_came(endpoint: Endpoint) -> None:
     release = asyncio.Event()
-    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    engine = waiting_for(release)
     queue = coalescer(endpoint, engine, limit=200, slots=1)
     running = asyncio.create_task(queue.infer([text(4)], time.monotonic() + 0.05, Sealed()))
     async with asyncio.timeout(20):
@@ -508,10 +518,9 @@ async def test_a_worker_that_leaves_is_no_caller_that_does(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, before: bool, by_worker: bool
 ) -> None:
     release = asyncio.Event()
-    engine = SumEngine(lambda: release.wait())  # type: ignore[arg-type,return-value]
+    engine = waiting_for(release)
     queue = coalescer(endpoint, engine)
-    abandoned: list[tuple[str, int]] = []
-    monkeypatch.setattr(queue.figures, "abandoned", lambda *given: abandoned.append(given))
+    abandoned = given_up(queue, monkeypatch)
     caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def leave() -> None:

@@ -70,8 +70,7 @@ class Shutdown:
         What giving up took is of LEAVE_S: a container has no more (contract/stop.py).
         """
         if self._told_at is not None:
-            now = time.monotonic()
-            spent = now - (now if self._gave_up_at is None else self._gave_up_at)
+            spent = 0.0 if self._gave_up_at is None else time.monotonic() - self._gave_up_at
             last = threading.Timer(max(0.0, LEAVE_S - spent), os._exit, (0,))
             last.daemon = True
             last.start()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import listed_canaries, listed_endpoints
-from transformer_serving.desk.deploy.rollout_plans import configuration, read_all
+from transformer_serving.desk.deploy.rollout_plans import configuration, rollouts_of
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 
@@ -26,7 +26,7 @@ def served_instead(target: DeployTarget, demos: Mapping[str, Bundle]) -> dict[st
     # The command takes seconds, of which a first start needs none.
     if not any(name in named for name in demos):
         return {}
-    rollouts = {name: one for name, one in read_all(target.cli).items() if not one.is_over}
+    rollouts = {name: one for name, one in rollouts_of(sections).items() if not one.is_over}
     listed = target.cli.run("model", "list")
     routes, endpoints = listed_canaries(listed), listed_endpoints(listed)
     found: dict[str, str | None] = {}

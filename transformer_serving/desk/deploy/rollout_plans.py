@@ -5,6 +5,7 @@ Tested by tests/deploy/test_rollout.py and tests/stack/test_rollout.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,11 @@ class Rollout:
 
 def read_all(cli: ClearmlCli) -> dict[str, Rollout]:
     """The last rollout of each endpoint that had one. Raises Failure for items that are none."""
-    items = configuration(cli)
+    return rollouts_of(configuration(cli))
+
+
+def rollouts_of(items: Mapping[str, str]) -> dict[str, Rollout]:
+    """The same of a configuration that has been read."""
     try:
         plans, states = read_plans(items.get(PLANS)), read_states(items.get(STATES))
     except ValueError:
