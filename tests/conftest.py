@@ -20,11 +20,20 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 if TYPE_CHECKING:
     from tests.kept_graphs import KeptGraphs
 
-# A slow machine is no failure: hypothesis would let an example take 200 ms.
+# A slow machine is no failure: hypothesis would let an example take 200 ms. And one run tests what
+# another does, with CI in the environment, which hypothesis looks at, and without.
 hypothesis.settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "repeatable",
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
-hypothesis.settings.load_profile("patient")
+# Others each time, and more of them: --hypothesis-profile=search
+hypothesis.settings.register_profile(
+    "search", hypothesis.settings.get_profile("repeatable"), derandomize=False, max_examples=1000
+)
+hypothesis.settings.load_profile("repeatable")
 
 SENTENCES = [
     "the quick brown fox jumps over the lazy dog",
