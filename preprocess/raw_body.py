@@ -5,6 +5,7 @@ Tested by tests/preprocess/test_raw_body.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -12,9 +13,12 @@ import orjson
 
 from transformer_serving.contract.body_limits import USUAL_ELEMENTS
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.json_text import as_utf8
 
-# Blanks before an object that are looked past.
-_BEGIN = 64
+# Of an object in any encoding: the mark, blanks, and the zeros beside their bytes. Most texts are
+# none by their first byte, and no other is copied to know.
+_BEGIN = re.compile(rb"[\xef\xbb\xbf\xfe\xff\0 \t\r\n]*+\{")
+_MARK = "\ufeff"
 
 
 def as_meant(body: Any, fields: Collection[str]) -> Any:
@@ -33,7 +37,7 @@ def text_of(raw: bytes, fields: Collection[str]) -> str:
     """
     refuse_json(raw, fields)
     try:
-        return raw.decode()
+        return raw.decode().removeprefix(_MARK)
     except UnicodeDecodeError:
         raise ServingError("malformed_body", "the raw body is not UTF-8") from None
 
@@ -49,14 +53,15 @@ def refuse_json(raw: bytes, fields: Collection[str]) -> None:
 
 def _object_with(raw: bytes, fields: Collection[str]) -> dict[str, Any] | None:
     """The JSON object with one of the fields that the bytes are; None of a text."""
-    if not raw[:_BEGIN].lstrip().startswith(b"{"):
-        return None
-    # No gateway has counted them.
-    if sum(map(raw.count, (b",", b"[", b"{"))) > USUAL_ELEMENTS:
+    if not _BEGIN.match(raw):
         return None
     try:
+        text = as_utf8(raw)
+        # No gateway has counted them.
+        if sum(map(text.count, (b",", b"[", b"{"))) > USUAL_ELEMENTS:
+            return None
         # It takes no class of ours.
-        sent = orjson.loads(memoryview(raw))
-    except orjson.JSONDecodeError:
+        sent = orjson.loads(memoryview(text))
+    except (ServingError, orjson.JSONDecodeError):
         return None
-    return sent if any(name in sent for name in fields) else None
+    return sent if isinstance(sent, dict) and any(name in sent for name in fields) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from preprocess.dialects import OURS_OPERATION, operation_by_body
 from preprocess.generation.request import PROMPTS, TextTask, read_wanted
 from preprocess.raw_body import as_meant
 from preprocess.request import read_body
+from tests.gateway.test_json_body import ENCODINGS
 from tests.preprocess.speaking import endpoint_of
 from tests.text_engine import fields
 from tests.triton_text import endpoint as text_endpoint
@@ -46,9 +48,10 @@ def refusal(body: Any, task: Any = TEXT) -> ServingError:
 
 
 @pytest.mark.parametrize("name", BODIES)
-@pytest.mark.parametrize("blank", [b"", b" \r\n\t"])
-def test_json_of_the_form_is_no_text(name: str, blank: bytes) -> None:
-    raw = blank + json.dumps(BODIES[name]).encode()
+@pytest.mark.parametrize("blank", ["", " \r\n\t", " " * 65], ids=["none", "some", "many"])
+@pytest.mark.parametrize("encoding", ["utf-8", *ENCODINGS])
+def test_json_of_the_form_is_no_text(name: str, blank: str, encoding: str) -> None:
+    raw = (blank + json.dumps(BODIES[name])).encode(encoding)
     error = refusal(raw)
     assert error.kind.code == "malformed_body"
     assert "Content-Type: application/json" in error.message
@@ -80,10 +83,42 @@ def test_what_is_no_json_stays_as_it_is(text: str) -> None:
     assert meant is body or json.loads(text) == meant
 
 
-def test_too_many_elements_are_not_parsed() -> None:
-    raw = b'{"text": [' + b"0," * 100_001 + b"0]}"
+def test_a_mark_is_none_of_a_text() -> None:
+    assert read("\ufeffgood \ufeff".encode()).texts == ("good \ufeff",)
+
+
+@pytest.mark.parametrize("begin", ["\uff01", "\ufeff\ufeff{}", "\0{", "\uf8ff{"])
+def test_what_begins_as_another_encoding_is_a_text(begin: str) -> None:
+    raw = (begin + '"text": "good"}').encode()
     assert as_meant(UntypedBody(raw), TEXT.form.telling) == raw
-    assert refusal(raw).kind.code == "too_large"
+    assert read(raw).texts == (raw.decode().removeprefix("\ufeff"),)
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe{", b"\xff{}", b"\xfe\xff \0{", b"\xef\xbb{}"])
+def test_what_is_in_no_encoding_is_refused(raw: bytes) -> None:
+    assert as_meant(UntypedBody(raw), TEXT.form.telling) == raw
+    assert refusal(raw).message == "the raw body is not UTF-8"
+
+
+@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf"], ids=["plain", "mark"])
+def test_blanks_are_not_copied_for_what_is_behind_them(begin: bytes) -> None:
+    body = UntypedBody(begin + b" " * 4_000_000 + b"good")
+    tracemalloc.start()
+    try:
+        assert as_meant(body, TEXT.form.telling) is body
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", *ENCODINGS])
+def test_too_many_elements_are_not_parsed(encoding: str) -> None:
+    raw = ('{"text": ["\\"", ' + "0," * 100_001 + '"\\""]}').encode(encoding)
+    assert as_meant(UntypedBody(raw), TEXT.form.telling) == raw
+
+
+def test_a_text_of_too_many_elements_is_too_long() -> None:
+    assert refusal(b'{"text": [' + b"0," * 100_001 + b"0]}").kind.code == "too_large"
 
 
 @pytest.mark.parametrize("task", TASKS)

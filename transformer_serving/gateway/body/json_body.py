@@ -13,6 +13,7 @@ import orjson
 
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.fields import kind_of
+from transformer_serving.contract.json_text import as_utf8
 from transformer_serving.gateway.settings import MAX_BODY_ELEMENTS
 
 # orjson's own, with its words; Python's parser has another one in each release.
@@ -22,7 +23,6 @@ _TOO_DEEP = "depth limit"
 # others' for as long as the last one took: an answer takes several of its turns. A thread gains
 # nothing: orjson keeps the interpreter's lock (docs/decisions/gateway.md).
 _LARGE = 65_536
-_NO_ASCII = 0x80
 
 
 @lru_cache(maxsize=64)
@@ -87,28 +87,6 @@ class Parser:
         if raw:
             check_acceptable(text)
         return raw
-
-
-def as_utf8(raw: bytes) -> bytes:
-    """JSON in any encoding that Python's own parser, and with it the host, would know it in; a
-    mark at its begin is none of it. Raises ServingError (400).
-
-    Before elements are counted: quotes of other encodings could hide some.
-    """
-    # JSON of an object begins with two characters of ASCII. In UTF-16 and UTF-32 one of the first
-    # two bytes is 0, or they are the mark.
-    if len(raw) < 2 or (0 < raw[0] < _NO_ASCII and raw[1]):
-        return raw
-    encoding = json.detect_encoding(raw)
-    if encoding == "utf-8":
-        return raw
-    try:
-        # What is wrong with lone surrogates is said where they are read.
-        return raw.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        raise ServingError(
-            "malformed_body", f"the body begins as {encoding} and is none; send UTF-8"
-        ) from None
 
 
 def check_elements(raw: bytes, limit: int) -> None:
