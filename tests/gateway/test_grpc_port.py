@@ -1,4 +1,4 @@
-"""Of two workers' ports the system gives connections to each that is listened on."""
+"""Which connections come to a worker's port, and which it keeps."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import grpc
+import pytest
 from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
 
 from tests.free_ports import free_port
-from tests.gateway.test_grpc_memory import TOTAL, Held, refused
+from tests.gateway.test_grpc_memory import TOTAL, Held, refused, serving
 from transformer_serving.gateway.grpc_port.port import GrpcPort
 from transformer_serving.gateway.server.listener import hold
 from transformer_serving.gateway.settings import read_settings
 
 # Each comes to either port as if by a coin.
 CONNECTIONS = 20
+_PREFACE_BYTES, _HEAD_BYTES = 24, 9
+_PING, _ACK = 6, 1
+# As often as gRPC's own library pings at all, however small a time it is told.
+PINGING = [
+    ("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0),
+    ("grpc.keepalive_time_ms", 1000), ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]  # fmt: skip
+# gRPC's servers close a connection at the fourth where nothing else is said.
+PINGS = 5
 
 
 @contextlib.asynccontextmanager
@@ -61,3 +72,63 @@ async def test_one_that_is_told_to_leave_before_its_start_has_ended() -> None:
     async with asyncio.timeout(60), ports(1) as (_, (starting,)):
         starting.stop()
         await starting.ended.wait()
+
+
+class Relay:
+    """Hands connections on to a port; `pinged` has one future a connection, which is done at the
+    last of PINGS pings, and failed where the connection ends before.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.pinged: list[asyncio.Future[None]] = []
+
+    async def hand_on(self, caller: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        pinged = asyncio.get_running_loop().create_future()
+        self.pinged.append(pinged)
+        answers, on = await asyncio.open_connection("127.0.0.1", self._port)
+        answering = asyncio.create_task(_copy(answers, back))
+        pings = 0
+        try:
+            on.write(await caller.readexactly(_PREFACE_BYTES))
+            while True:
+                head = await caller.readexactly(_HEAD_BYTES)
+                on.write(head + await caller.readexactly(int.from_bytes(head[:3])))
+                pings += head[3] == _PING and not head[4] & _ACK
+                if pings == PINGS and not pinged.done():
+                    pinged.set_result(None)
+        except (asyncio.IncompleteReadError, OSError) as error:
+            if not pinged.done():
+                pinged.set_exception(error)
+        finally:
+            on.close()
+            await answering
+
+
+async def _copy(answers: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while some := await answers.read(65_536):
+            back.write(some)
+    back.close()
+
+
+@pytest.mark.slow
+async def test_a_connection_that_is_pinged_stays_with_a_call_and_without() -> None:
+    async with asyncio.timeout(60), serving() as (app, port):
+        relay = Relay(port)
+        async with await asyncio.start_server(relay.hand_on, "127.0.0.1", 0) as between:
+            address = f"127.0.0.1:{between.sockets[0].getsockname()[1]}"
+            async with (
+                grpc.aio.insecure_channel(address, options=PINGING) as idle,
+                grpc.aio.insecure_channel(address, options=PINGING) as asking,
+            ):
+                await idle.channel_ready()
+                stub = service_pb2_grpc.GRPCInferenceServiceStub(asking)
+                asked = stub.ModelInfer(messages.ModelInferRequest(model_name="texts"))
+                answer = asyncio.create_task(refused(asked))
+                while not app.entered:
+                    await asyncio.sleep(0.01)
+                await asyncio.gather(*relay.pinged)
+                app.go.set()
+                assert (await answer).details() == "played"
+                assert len(relay.pinged) == 2

@@ -17,6 +17,9 @@ from transformer_serving.gateway.settings import GatewaySettings
 # Of a call whose message nobody reads yet gRPC holds what fits into the stream's window, 64 KiB as
 # long as that does not grow by itself: 32 MiB of all these.
 _MAX_CALLS = 512
+# Clients of gRPC's own library ping once a second at the most. Its servers take one in five minutes
+# of a call that waits, in two hours beside none, and end the connection at the third too many.
+_PING_INTERVAL_MS = 500
 
 
 class GrpcPort:
@@ -41,6 +44,8 @@ class GrpcPort:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 1),
                 ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
                 # Callers are asked to connect anew, first and in good time; what runs then ends,
                 # however long it takes: no grace is said, and gRPC's own is endless.
                 ("grpc.max_connection_age_ms", int(1000 * kept_seconds)),
