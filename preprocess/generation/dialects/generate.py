@@ -16,6 +16,7 @@ from preprocess.dialects.operation import Asked, check_name, read_fields, read_f
 from preprocess.generation.dialects.parameters import (
     VLLM_LACKS,
     VLLM_TAKEN,
+    differ,
     said_twice,
     taken,
 )
@@ -80,7 +81,7 @@ def _both(body: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of both places."""
     beside = {name: body[name] for name in (*_TAKEN, *_OWN, *_LACKS) if name in body}
     for name in beside.keys() & inner.keys():
-        if None not in (inner[name], beside[name]) and inner[name] != beside[name]:
+        if None not in (inner[name], beside[name]) and differ(inner[name], beside[name]):
             raise said_twice(name, f"'{name}' in 'parameters' and beside it")
     sent = {name: value for name, value in inner.items() if value is not None}
     return {**inner, **beside, **sent}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from preprocess.dialects import OPERATIONS
@@ -252,6 +253,25 @@ async def test_an_unknown_field_is_told_of_none_that_would_be_refused(
     listed = told.partition("allowed are ")[2].split(", ")
     assert {prompt, "temperature", "max_tokens"} <= set(listed)
     assert set(refused).isdisjoint(listed)
+
+
+@pytest.mark.parametrize(
+    ("operation", "prompt", "pair"),
+    [
+        (COMPLETIONS, {"prompt": PROMPT}, ("max_tokens", "max_completion_tokens")),
+        (CHAT, {"messages": MESSAGES}, ("max_tokens", "max_completion_tokens")),
+        ("v2.generate", {"text_input": PROMPT}, ("stop", "stop_words")),
+        ("v2.generate", {"text_input": PROMPT}, ("stop", "parameters")),
+    ],
+)
+async def test_what_nests_too_deep_to_be_compared_is_refused(
+    text: Asker, operation: str, prompt: dict[str, Any], pair: tuple[str, str]
+) -> None:
+    one, other = (orjson.loads("[" * 1000 + "]" * 1000) for _ in range(2))
+    body = {**prompt, pair[0]: one, pair[1]: other}
+    if pair[1] == "parameters":
+        body["parameters"] = {pair[0]: other}
+    assert (await text.refusal(body, operation))[0] == 400
 
 
 async def test_a_chats_errors_name_what_a_chat_has(text: Asker) -> None:
