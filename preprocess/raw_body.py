@@ -35,33 +35,53 @@ def text_of(raw: bytes, fields: Collection[str]) -> str:
     """Raises ServingError (400) for what is no UTF-8, and for JSON with one of the fields: as a
     text it would be answered, and nobody would see why so.
     """
-    refuse_json(raw, fields)
+    if _object_with(raw, fields) is not None:
+        raise ServingError(
+            "malformed_body",
+            "this is JSON, and came as another type: send 'Content-Type: application/json'",
+        )
     try:
         return raw.decode().removeprefix(_MARK)
     except UnicodeDecodeError:
         raise ServingError("malformed_body", "the raw body is not UTF-8") from None
 
 
-def refuse_json(raw: bytes, fields: Collection[str]) -> None:
-    """Raises ServingError (400) for JSON with one of the fields."""
-    if _object_with(raw, fields) is not None:
-        raise ServingError(
-            "malformed_body",
-            "this is JSON, and came as another type: send 'Content-Type: application/json'",
-        )
+def no_json(raw: bytes) -> ServingError:
+    """The refusal of bytes where a text alone is no body."""
+    wrong = ""
+    try:
+        _object_of(raw)
+    except orjson.JSONDecodeError as error:
+        wrong = f"the body cannot be read as JSON (at character {error.pos}); "
+    return ServingError(
+        "malformed_body",
+        f"{wrong}the endpoint takes JSON alone: send it with 'Content-Type: application/json'",
+    )
 
 
 def _object_with(raw: bytes, fields: Collection[str]) -> dict[str, Any] | None:
     """The JSON object with one of the fields that the bytes are; None of a text."""
+    try:
+        sent = _object_of(raw)
+    except orjson.JSONDecodeError:
+        return None
+    return sent if sent is not None and any(name in sent for name in fields) else None
+
+
+def _object_of(raw: bytes) -> dict[str, Any] | None:
+    """The JSON object that the bytes are; None of what begins as none, or is too much to be read.
+
+    Raises orjson.JSONDecodeError.
+    """
     if not _BEGIN.match(raw):
         return None
     try:
         text = as_utf8(raw)
-        # No gateway has counted them.
-        if sum(map(text.count, (b",", b"[", b"{"))) > USUAL_ELEMENTS:
-            return None
-        # It takes no class of ours.
-        sent = orjson.loads(memoryview(text))
-    except (ServingError, orjson.JSONDecodeError):
+    except ServingError:
         return None
-    return sent if isinstance(sent, dict) and any(name in sent for name in fields) else None
+    # No gateway has counted them.
+    if sum(map(text.count, (b",", b"[", b"{"))) > USUAL_ELEMENTS:
+        return None
+    # It takes no class of ours.
+    sent = orjson.loads(memoryview(text))
+    return sent if isinstance(sent, dict) else None

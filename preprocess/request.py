@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import CHARACTERS_A_TEXT, Parameters, is_unicode
-from preprocess.raw_body import refuse_json, text_of
+from preprocess.raw_body import no_json, text_of
 from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.errors import ServingError
@@ -64,10 +64,9 @@ def read_body(body: Any, task: Task, limits: Limits) -> Request:
     form = task.form
     if isinstance(body, bytes | bytearray):
         raw = bytes(body)
-        if form.is_one_text:
-            body = {form.first.name: text_of(raw, form.telling)}
-        else:
-            refuse_json(raw, form.telling)
+        if not form.is_one_text:
+            raise no_json(raw)
+        body = {form.first.name: text_of(raw, form.telling)}
     check_object(body)
     pipeline_shape = "inputs" in body
     refuse_unknown(body, form.inference_api if pipeline_shape else form.own)

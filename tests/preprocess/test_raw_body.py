@@ -129,11 +129,19 @@ def test_the_fields_are_the_tasks_own(task: str) -> None:
         assert as_meant(UntypedBody(json.dumps(sent).encode()), form.telling) == sent
 
 
-def test_where_a_text_alone_is_no_body_it_is_told_what_is_wrong_as_well() -> None:
-    task = TASKS["question-answering"](endpoint_of("question-answering"))
-    raw = json.dumps({"question": "who?", "context": "Anna"}).encode()
-    assert "Content-Type" in refusal(raw, task).message
-    assert "Content-Type" not in refusal(b"who?", task).message
+@pytest.mark.parametrize("task", ["question-answering", "rerank", "sentence-similarity"])
+def test_where_a_text_alone_is_no_body_it_is_told_what_is_wrong(task: str) -> None:
+    one = TASKS[task](endpoint_of(task))
+    sent = dict.fromkeys(one.form.names, "tea")
+    advice = "the endpoint takes JSON alone: send it with 'Content-Type: application/json'"
+    for raw in (json.dumps(sent).encode(), b"tea", b'["tea"]', b"{}", b"\xff", b"\xef\xbb\xbf[{"):
+        error = refusal(raw, one)
+        assert (error.kind.code, error.message, error.got) == ("malformed_body", advice, None)
+    broken = json.dumps(sent)[:-1] + ",}"
+    for encoding in ("utf-8", *ENCODINGS):
+        error = refusal(UntypedBody(broken.encode(encoding)), one)
+        place = f"(at character {len(broken) - 2}); "
+        assert error.message == f"the body cannot be read as JSON {place}{advice}"
 
 
 def test_a_body_of_v2_is_known_by_what_it_is() -> None:
