@@ -125,6 +125,22 @@ def test_deep_nesting_is_refused(depth: int, brackets: bytes) -> None:
             check(raw)
 
 
+@pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 5000, "1e309"], ids=len)
+def test_a_number_beyond_a_double_is_told_from_what_is_no_json(number: str) -> None:
+    raw = b'{"a": %b}' % number.encode()
+    with pytest.raises(ServingError, match="the body holds too large a number \\(at character 6"):
+        parse_object(raw)
+    with pytest.raises(ServingError, match="the body is not valid JSON \\(at character"):
+        parse_object(b'{"a": 1,}')
+
+
+def test_a_number_that_the_host_does_not_read_is_too_large() -> None:
+    """Python reads 4,300 digits of one."""
+    check_acceptable(b'{"a": %b}' % (b"9" * 4300))
+    with pytest.raises(ServingError, match="too large a number"):
+        check_acceptable(b'{"a": %b}' % (b"9" * 4301))
+
+
 def test_strict_for_ours_as_the_host_for_others() -> None:
     check_acceptable(b'{"a": NaN}')
     check_acceptable(b'"text"')

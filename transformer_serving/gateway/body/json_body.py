@@ -19,6 +19,7 @@ from transformer_serving.gateway.settings import MAX_BODY_ELEMENTS
 # orjson's own, with its words; Python's parser has another one in each release.
 _MAX_DEPTH = 1024
 _TOO_DEEP = "depth limit"
+_TOO_LARGE = "number is infinity"
 # Bytes from which on bodies are parsed one after the other, and between them the event loop is
 # others' for as long as the last one took: an answer takes several of its turns. A thread gains
 # nothing: orjson keeps the interpreter's lock (docs/decisions/gateway.md).
@@ -141,7 +142,7 @@ def _as_python(raw: bytes, strict: orjson.JSONDecodeError) -> Any:
     except json.JSONDecodeError as error:
         raise _refused(error) from None
     except (ValueError, RecursionError):
-        raise ServingError("malformed_body", "the body is not valid JSON") from None
+        raise _refused(strict) from None
 
 
 def _marks(raw: bytes) -> int:
@@ -161,7 +162,8 @@ def _too_many(limit: int, got: int | None) -> ServingError:
 def _refused(error: json.JSONDecodeError) -> ServingError:
     if _TOO_DEEP in error.msg:
         return ServingError("malformed_body", "the body is nested too deeply", limit=_MAX_DEPTH)
-    return ServingError("malformed_body", f"the body is not valid JSON (at character {error.pos})")
+    wrong = "holds too large a number" if _TOO_LARGE in error.msg else "is not valid JSON"
+    return ServingError("malformed_body", f"the body {wrong} (at character {error.pos})")
 
 
 def _no_object(body: Any) -> ServingError:
