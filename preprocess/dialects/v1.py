@@ -28,13 +28,16 @@ def _read(asked: Asked) -> dict[str, Any]:
     if not isinstance(instances, list) or not instances:
         raise wrong("instances", "a list with texts or objects in it", instances)
     form = asked.task.form
-    rows = [_row(instance, form) for instance in instances]
+    rows = _said([_row(instance, form) for instance in instances], form)
     if any(row.keys() != rows[0].keys() for row in rows):
         raise wrong("instances", "a list of objects that have the same fields", instances)
     own = {name: body[name] for name in _OF_ALL if body.get(name) is not None}
     for name in rows[0]:
         values = [row[name] for row in rows]
-        own[name] = values if name in form.names else _shared(name, values, asked.task.parameters)
+        if name not in form.names:
+            own[name] = _shared(name, values, asked.task.parameters)
+        else:
+            own[name] = values if name in _required(form) else _filled(values)
     return own if form.first.many else _alone(own, form)
 
 
@@ -45,6 +48,22 @@ def _row(instance: Any, form: BodyForm) -> Mapping[str, Any]:
         wanted = "texts or objects" if form.is_one_text else "objects"
         raise wrong("instances", f"a list of {wanted} with {' and '.join(form.names)}", instance)
     return read_fields(instance, (*form.names, *form.beside))
+
+
+def _required(form: BodyForm) -> list[str]:
+    return [field.name for field in (form.first, form.second) if field and field.required]
+
+
+def _filled(values: list[Any]) -> list[Any]:
+    """An empty second text is none, as null is."""
+    return ["" if value is None else value for value in values]
+
+
+def _said(rows: list[Mapping[str, Any]], form: BodyForm) -> list[Mapping[str, Any]]:
+    """Without what need not be sent and is null in every row that has it."""
+    kept = {name for row in rows for name, value in row.items() if value is not None}
+    kept.update(_required(form))
+    return [{name: value for name, value in row.items() if name in kept} for row in rows]
 
 
 def _shared(name: str, values: list[Any], table: Sequence[Parameter]) -> Any:

@@ -703,6 +703,31 @@ def test_v1_refuses_other_instances(task: str, instances: Any) -> None:
     assert refusal(task, "v1.predict", {"instances": instances}).kind.code == "invalid_field"
 
 
+def test_v1_takes_null_for_what_need_not_be_sent() -> None:
+    speaker = SPEAKERS["text-classification"]
+
+    def predictions(*instances: Any) -> Any:
+        return speaker.ask("v1.predict", {"instances": list(instances)})["predictions"]
+
+    alone, pair = {"text": TEA}, {"text": TEA, "text_pair": RAIN}
+    unpaired = {"text": TEA, "text_pair": None}
+    plain, paired = predictions(alone), predictions(pair)
+    assert predictions(unpaired) == plain
+    assert predictions(unpaired, alone) == plain * 2
+    assert predictions(unpaired, pair) == plain + paired
+    labels = {"text": TEA, "candidate_labels": ["tea", "rain"]}
+    other = SPEAKERS["zero-shot-classification"]
+    unsaid = {**labels, "multi_label": None}
+    answers = [other.ask("v1.predict", {"instances": [one]}) for one in (labels, unsaid)]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("instance", [{"text": None}, {"text": TEA, "text_pair": 7}])
+def test_v1_names_a_field_of_another_kind(instance: dict[str, Any]) -> None:
+    error = refusal("text-classification", "v1.predict", {"instances": [instance]})
+    assert (error.kind.code, error.field) == ("invalid_field", [*instance][-1])
+
+
 # Texts that are too long
 
 
