@@ -11,15 +11,16 @@ import pytest
 from tritonclient.grpc import service_pb2 as messages, service_pb2_grpc
 
 from tests.free_ports import free_port
-from tests.gateway.test_grpc_memory import TOTAL, Held, refused, serving
+from tests.gateway.test_grpc_memory import TOTAL, Held, frame, refused, serving
 from transformer_serving.gateway.grpc_port.port import GrpcPort
 from transformer_serving.gateway.server.listener import hold
 from transformer_serving.gateway.settings import read_settings
 
 # Each comes to either port as if by a coin.
 CONNECTIONS = 20
-_PREFACE_BYTES, _HEAD_BYTES = 24, 9
-_PING, _ACK = 6, 1
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HEAD_BYTES = 9
+_SETTINGS, _PING, _ACK = 4, 6, 1
 # As often as gRPC's own library pings at all, however small a time it is told.
 PINGING = [
     ("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0),
@@ -90,7 +91,7 @@ class Relay:
         answering = asyncio.create_task(_copy(answers, back))
         pings = 0
         try:
-            on.write(await caller.readexactly(_PREFACE_BYTES))
+            on.write(await caller.readexactly(len(_PREFACE)))
             while True:
                 head = await caller.readexactly(_HEAD_BYTES)
                 on.write(head + await caller.readexactly(int.from_bytes(head[:3])))
@@ -132,3 +133,11 @@ async def test_a_connection_that_is_pinged_stays_with_a_call_and_without() -> No
                 app.go.set()
                 assert (await answer).details() == "played"
                 assert len(relay.pinged) == 2
+
+
+async def test_a_flood_of_pings_ends_its_connection() -> None:
+    async with asyncio.timeout(60), serving() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.closing(writer):
+            writer.write(_PREFACE + frame(_SETTINGS, 0, 0, b"") + frame(_PING, 0, 0, bytes(8)) * 4)
+            await reader.readuntil(b"too_many_pings")
