@@ -59,7 +59,7 @@ def _from_json(value: Any) -> Any:
         return orjson.loads(value)
     except orjson.JSONDecodeError as error:
         raise ServingError(
-            "invalid_field", f"an element is not valid JSON (at character {error.pos})"
+            "invalid_field", f"an element cannot be read as JSON (at character {error.pos})"
         ) from None
 
 
