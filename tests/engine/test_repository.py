@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -35,6 +36,7 @@ from transformer_serving.engine.proof.calls import calls
 
 # What a proof of the small parity set asks.
 CALLS = len(list(calls(small_parity_set())))
+REPLACE = "transformer_serving.engine.controller.files.repository.replace_file"
 MACHINE = Hardware("a processor", "0", "2.51.0", (), (), ())
 
 
@@ -299,6 +301,36 @@ def test_a_first_load_that_ends_its_container_leaves_no_copy(tmp_path: Path) -> 
         # It is still known by name, to be unloaded where nobody asks for it any more.
         assert repository.models() == {"m"}
         assert list(repository.store("m").iterdir()) == []
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_full_disk_keeps_no_copy_of_what_no_record_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    """Also where there is no room for the configuration that was."""
+    machine = Machine(tmp_path, lambda version: True)
+    machine.prepare(write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    good = machine.state.records()["m"]
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def commit(model: str, record: ModelRecord | None) -> None:
+        monkeypatch.setattr(REPLACE, full)
+        machine.photograph()
+        full()
+
+    machine.steps = dataclasses.replace(machine.steps, commit=commit)
+    with pytest.raises(OSError, match="No space left"):
+        machine.prepare(write_bundle(tmp_path / "b", 202, scale=2.0), preprocess_of(202))
+    disk = machine.photographs[-1] if restarts else machine.disk
+    if restarts:
+        assert len(list(Repository(disk / "models").store("m").iterdir())) == 2
+        service_on(disk).recover()
+    store = Repository(disk / "models").store("m")
+    assert [path.name for path in store.iterdir()] == [good.current.token]
+    monkeypatch.undo()
+    assert recovered(disk) == good
 
 
 def test_a_proof_is_run_once_for_each_bundle_and_machine(tmp_path: Path) -> None:

@@ -142,9 +142,12 @@ class Deployment:
         return self.trust.passing(model, proven)
 
     def restore(self, record: ModelRecord) -> None:
-        """Make the files say what the record says, as after a crash in the middle of a change."""
-        self._install(record)
+        """Make the files say what the record says, as after a crash in the middle of a change.
+
+        What no record names goes first: the disk may be full of it.
+        """
         self._clean(record)
+        self._install(record)
 
     def retire(self, record: ModelRecord, now: float) -> None:
         """Drop the versions whose grace is over."""
