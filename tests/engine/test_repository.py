@@ -279,6 +279,32 @@ def test_a_version_whose_grace_is_over_is_not_loaded_again(tmp_path: Path) -> No
     assert after.numbers == {202}
 
 
+def no_room(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_triton_has_lost_comes_back_as_it_lies_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, lambda version: True)
+    record = with_grace_over(machine)
+    machine.triton.ready = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(REPLACE, no_room)
+        machine.steps.reload(record)
+    assert machine.triton.ready == {"m": frozenset({202})}
+    assert recovered(machine.disk) == record
+    # What is not proven on this machine is not put back for want of room.
+    old = dataclasses.replace(record.versions[1], subject="a bundle with a parity set")
+    record = dataclasses.replace(record, versions=(record.current, old))
+    machine.triton.ready = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(REPLACE, no_room)
+        with pytest.raises(OSError, match="No space left"):
+            machine.steps.reload(record)
+    assert machine.triton.ready == {}
+
+
 def test_a_version_whose_grace_is_over_does_not_serve_on_beside_other_files(
     tmp_path: Path,
 ) -> None:
@@ -312,13 +338,10 @@ def test_a_full_disk_keeps_no_copy_of_what_no_record_names(
     machine.prepare(write_bundle(tmp_path / "a", 101), preprocess_of(101))
     good = machine.state.records()["m"]
 
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     def commit(model: str, record: ModelRecord | None) -> None:
-        monkeypatch.setattr(REPLACE, full)
+        monkeypatch.setattr(REPLACE, no_room)
         machine.photograph()
-        full()
+        no_room()
 
     machine.steps = dataclasses.replace(machine.steps, commit=commit)
     with pytest.raises(OSError, match="No space left"):

@@ -127,13 +127,24 @@ class Deployment:
             self.triton.unload(record.model)
             raise
         begins()
-        older = self._servable(record.model, record.kept(time.time())[1:])
-        kept = reduced(record, (current, *older))
-        self._install(kept)
+        kept = self._install_kept(record, current)
         self.triton.load(kept.model, kept.current.number)
         if kept != record:
             self.commit(kept.model, kept)
             self._clean(kept)
+
+    def _install_kept(self, record: ModelRecord, current: Version) -> ModelRecord:
+        """The record without the versions whose grace is over; with them where a full disk has no
+        room for another configuration than the one that lies there."""
+        older = self._servable(record.model, record.versions[1:])
+        in_time = record.kept(time.time())
+        kept = reduced(record, (current, *(one for one in older if one in in_time)))
+        try:
+            self._install(kept)
+        except OSError:
+            kept = reduced(record, (current, *older))
+            self._install(kept)
+        return kept
 
     def _servable(self, model: str, versions: Sequence[Version]) -> tuple[Version, ...]:
         """Without those that ought to be proven on this machine, and are not, and those that this
