@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -503,14 +504,19 @@ def test_a_load_that_ends_the_container_costs_none_that_waits_a_pause(
     gone.set()
 
 
+def add_bundles(one: Rounds, folder: Path, names: Sequence[str]) -> None:
+    """Each with a parity set, so that each is proven first."""
+    for number, name in enumerate(names):
+        bundle = write_bundle(folder / name, 201 + number, parity=True)
+        one.plane.add(name, bundle, preprocess_of(201 + number))
+
+
 def test_a_proof_that_ends_the_container_costs_none_that_waits_for_its_turn_a_pause(
     one: Rounds, tmp_path: Path
 ) -> None:
     """On another kind of machine each is proven before it is put back, one at a time."""
     names = [f"p{number}" for number in range(4)]
-    for number, name in enumerate(names):
-        bundle = write_bundle(tmp_path / name, 201 + number, parity=True)
-        one.plane.add(name, bundle, preprocess_of(201 + number))
+    add_bundles(one, tmp_path, names)
     one.until(lambda: all(one.row(name).get("ready") for name in names) and not one.service._jobs)
     (one.folder / "proofs.json").unlink()
     dying, gone = threading.Event(), threading.Event()
@@ -528,7 +534,38 @@ def test_a_proof_that_ends_the_container_costs_none_that_waits_for_its_turn_a_pa
     one.until(lambda: len(one.service._prover.proving) == len(names) or len(begun(one)) > 1)
     assert len(begun(one)) == 1
     gone.set()
-    one.service._jobs._for_others.shutdown(cancel_futures=True)
+    for pool in (one.service._jobs._for_others, one.service._jobs._for_proofs):
+        pool.shutdown(cancel_futures=True)
+
+
+def test_what_needs_no_proof_is_put_back_while_others_wait_for_theirs(
+    one: Rounds, tmp_path: Path
+) -> None:
+    """On another kind of machine there are more of these than are put back at a time."""
+    names = [f"a{number}" for number in range(5)]
+    add_bundles(one, tmp_path, names)
+    one.until(lambda: all(one.row(name).get("ready") for name in names) and not one.service._jobs)
+    (one.folder / "proofs.json").unlink()
+    one.triton.ready = {}
+    one.restart()
+    with one.held("infer") as asked:
+        one.until(asked.is_set)
+        one.until(lambda: one.row("m")["ready"])
+        assert not any(one.row(name)["ready"] for name in names)
+    one.until(lambda: all(one.row(name)["ready"] for name in names))
+
+
+def test_an_update_without_a_proof_is_loaded_while_others_wait_for_theirs(
+    one: Rounds, tmp_path: Path
+) -> None:
+    names = [f"a{number}" for number in range(3)]
+    with one.held("infer") as asked:
+        add_bundles(one, tmp_path, names)
+        one.until(lambda: asked.is_set() and len(one.service._jobs) == len(names))
+        one.plane.add("n", write_onnx(tmp_path / "n"))
+        one.until(lambda: one.row("n").get("ready"))
+        assert not any(one.row(name)["ready"] for name in names)
+    one.until(lambda: all(one.row(name)["ready"] for name in names))
 
 
 def test_an_update_that_waits_for_its_turn_has_not_begun(one: Rounds, tmp_path: Path) -> None:

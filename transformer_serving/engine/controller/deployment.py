@@ -75,6 +75,7 @@ class Deployment:
     alone: Callable[[str], contextlib.AbstractContextManager[ModelRecord | None]]
     sleep: Callable[[float], None] = time.sleep
     _at_work: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_AT_WORK))
+    _to_prove: threading.Lock = field(default_factory=threading.Lock)
 
     def fetch(self, served: Served, record: ModelRecord | None) -> Version:
         """Fetch and verify an endpoint's model, for `take`; what serves is not touched."""
@@ -95,10 +96,11 @@ class Deployment:
         new = dataclasses.replace(fetched, since=time.time())
         stack = contextlib.ExitStack
         with stack() as turn, stack() as alone, stack() as undo:
-            turn.enter_context(self._at_work)
             try:
                 begins = partial(self.begins, served.model, served.fingerprint)
-                self._prove(served.model, new, record, begins)
+                with self._turn_to_prove(new):
+                    turn.enter_context(self._at_work)
+                    self._prove(served.model, new, record, begins)
                 begins()
             finally:
                 record = alone.enter_context(self.alone(served.model))
@@ -196,6 +198,13 @@ class Deployment:
                 "safer --precision, and deploy that",
                 version,
             ) from None
+
+    def _turn_to_prove(self, version: Version) -> contextlib.AbstractContextManager[object]:
+        """Held from before its turn among all: of those that are to be proven, which is done one at
+        a time, the others keep nobody from being loaded."""
+        if not version.subject or self.prover.passed(version):
+            return contextlib.nullcontext()
+        return self._to_prove
 
     def _instead(self, record: ModelRecord | None) -> str:
         """What serves where the new version does not."""
