@@ -538,6 +538,31 @@ def test_a_proof_that_ends_the_container_costs_none_that_waits_for_its_turn_a_pa
         pool.shutdown(cancel_futures=True)
 
 
+def test_what_is_proven_stays_so_where_the_gpus_cannot_be_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton's next start is greeted anew."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA A10, 560.35.03, 8.6'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    one = Rounds(tmp_path / "controller")
+    add_bundles(one, tmp_path, ["m"])
+    one.until(lambda: one.row("m").get("ready") and not one.service._jobs)
+    program.write_text("#!/bin/sh\nexit 255\n")
+    starts = one.service._look.starts
+
+    def away() -> None:
+        del one.triton.before["loaded"]
+        raise TritonAway("Triton does not answer")
+
+    one.triton.before["loaded"] = away
+    one.until(lambda: one.service._look.starts > starts)
+    assert one.service._prover.unproven(one.service._state.records().values()) == frozenset()
+    one.until(lambda: one.row("m")["ready"])
+    assert one.triton.loads == [PROOF_MODEL, "m"]
+
+
 def test_what_needs_no_proof_is_put_back_while_others_wait_for_theirs(
     one: Rounds, tmp_path: Path
 ) -> None:
