@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -60,6 +61,21 @@ def test_a_full_disk_is_told_once_and_keeps_nothing_else(
         assert len([row for row in caplog.records if row.message.startswith("the status")]) == 1
     one.service._failures.over("n", one.plane.served["n"].fingerprint)
     one.until(lambda: one.row("n").get("ready"))
+
+
+def test_a_folder_that_the_disk_has_no_room_for_is_told_as_a_file_is(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one line, and of its files only the first."""
+    folder = write_bundle(tmp_path / "n", 101)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full)
+        one.plane.add("n", folder, preprocess_of(101))
+        one.until(lambda: one.row("n").get("reason") not in (None, "loading"))
+        assert one.row("n")["reason"] == "OSError: [Errno 28] No space left on device"
+    told = [row for row in caplog.records if row.message.startswith("n: OSError")]
+    assert told
+    assert not any(row.exc_info for row in told)
 
 
 def test_a_record_that_cannot_be_written_is_none(

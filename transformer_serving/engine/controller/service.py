@@ -338,4 +338,4 @@ def _nothing() -> None:
 
 def _unexpected(error: BaseException) -> BaseException | None:
     """Only a fault of ours, or of the SDK, is logged with its traceback."""
-    return None if isinstance(error, (EngineError, ValueError)) else error
+    return None if isinstance(error, (EngineError, ValueError, OSError)) else error

@@ -76,13 +76,7 @@ class Repository:
             if ours and _moved(source, part):
                 shutil.rmtree(part / BUNDLE_FOLDER, ignore_errors=True)
             else:
-                shutil.copytree(
-                    source,
-                    part,
-                    ignore=lambda folder, _: [BUNDLE_FOLDER] if Path(folder) == source else [],
-                    dirs_exist_ok=True,
-                    copy_function=shutil.copyfile,
-                )
+                _copy_tree(source, part)
         elif source.is_file():
             place = part / _file_name(source, framework)
             if not (ours and _moved(source, place)):
@@ -252,6 +246,21 @@ def _moved(source: Path, place: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _copy_tree(source: Path, part: Path) -> None:
+    try:
+        shutil.copytree(
+            source,
+            part,
+            ignore=lambda folder, _: [BUNDLE_FOLDER] if Path(folder) == source else [],
+            dirs_exist_ok=True,
+            copy_function=shutil.copyfile,
+        )
+    except shutil.Error as error:
+        # All files that were not copied; the first one's cause says enough.
+        _, _, cause = error.args[0][0]
+        raise OSError(cause) from None
 
 
 def _file_name(source: Path, framework: str) -> str:
