@@ -18,7 +18,6 @@ from typing import Protocol
 
 from transformer_serving.contract.stack_line import stack_line
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
-from transformer_serving.engine.controller.control_plane.verification import verify
 from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.controller.proving.prover import ProofFailed, Prover
 from transformer_serving.engine.controller.records import ModelRecord, Version
@@ -27,10 +26,10 @@ from transformer_serving.engine.controller.served_versions import (
     in_grace,
     reduced,
     served_config,
-    version_of,
 )
 from transformer_serving.engine.controller.triton.server import LoadFailed, Triton
 from transformer_serving.engine.controller.trust import REFUSALS, Trust
+from transformer_serving.engine.controller.verified_files import verified_version
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import ModelConfig, from_text
 
@@ -79,14 +78,7 @@ class Deployment:
 
     def fetch(self, served: Served, record: ModelRecord | None) -> Version:
         """Fetch and verify an endpoint's model, for `take`; what serves is not touched."""
-        token = self._stage(served, record)
-        try:
-            files = self.repository.files(served.model, token)
-            verified = verify(served, files, self.control_plane.preprocess(served))
-            return version_of(served, verified, token, files)
-        except BaseException:
-            self.repository.discard(served.model, token)
-            raise
+        return verified_version(self.control_plane, self.repository, served, record)
 
     def take(self, served: Served, record: ModelRecord | None, fetched: Version) -> None:
         """Prove and load what was fetched. The last good state is put back on a failure.
@@ -219,24 +211,6 @@ class Deployment:
             f"bundle {record.current.bundle_version} serves on, and '{back}' asks for it again "
             "(after a rollback: 'transformer-serving deploy')"
         )
-
-    def _stage(self, served: Served, record: ModelRecord | None) -> str:
-        """The token of the endpoint's files; those of the current version when it is the same."""
-        known = None
-        if record is not None and record.fingerprint != served.fingerprint:
-            known = record.current
-            if not self.repository.has_files(served.model, known.token):
-                known = None
-        if known is not None and known.content == served.content:
-            return known.token
-        with self.control_plane.model(served) as copy:
-            token = self.repository.stage(
-                served.model, copy.path, served.framework, ours=copy.ours, share=copy.share
-            )
-        if known is not None and self.repository.alike(served.model, token, known.token):
-            self.repository.discard(served.model, token)
-            return known.token
-        return token
 
     def _serves_already(self, record: ModelRecord, new: Version) -> bool:
         """Whether Triton has exactly this: a tag that `deploy` or a person put on the model made it
