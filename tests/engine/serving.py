@@ -135,7 +135,7 @@ class ListedEndpoints:
         self.served[endpoint] = Served(
             endpoint=endpoint,
             model=endpoint.replace("/", "_"),
-            model_id=source.name,
+            model_id=str(source),
             preprocess="py_code" if code else None,
             framework=framework,
             fields=fields,

@@ -134,6 +134,22 @@ STOPPED = """
     print("as it should be")
 """
 
+MANY = """
+    from clearml import OutputModel, Task
+    from transformer_serving.engine.controller.control_plane import clearml_edge
+
+    task = Task.create(project_name="many", task_name="served", task_type="service")
+    models = [OutputModel(task=task, name=f"m{number}") for number in range(5)]
+    for number, model in enumerate(models):
+        model.update_weights(register_uri=f"http://127.0.0.1:1/m{number}.onnx")
+    clearml_edge._PAGE = 2
+    found = clearml_edge._read_models(task, {model.id for model in models})
+    uris = {model.id: f"http://127.0.0.1:1/m{number}.onnx" for number, model in enumerate(models)}
+    assert {name: known.uri for name, known in found.items()} == uris, found
+    assert clearml_edge._read_models(task, set()) == {}
+    print("as it should be")
+"""
+
 REFUSED = (
     LOOKED
     + """
@@ -266,5 +282,12 @@ def test_figures_go_on_where_the_run_before_ended(run_sdk: RunSdk) -> None:
 def test_a_serving_task_that_was_stopped_is_changed_all_the_same(run_sdk: RunSdk) -> None:
     """A rollout would stand still with its share of the requests."""
     done = run_sdk(STOPPED)
+    assert done.returncode == 0, done.stderr
+    assert "as it should be" in done.stdout
+
+
+def test_more_models_than_a_page_has_are_read(run_sdk: RunSdk) -> None:
+    """Of the others it was said that they are not registered."""
+    done = run_sdk(MANY)
     assert done.returncode == 0, done.stderr
     assert "as it should be" in done.stdout

@@ -139,14 +139,61 @@ def test_the_same_files_under_another_name_have_served_since_they_came(machine: 
     source = taken(machine, 101)
     before = record_of(machine)
     loads = len(machine.photographs)
-    machine.prepare(shutil.copytree(source, machine.folder / "again"), preprocess_of(101))
+    again = shutil.copytree(source, machine.folder / "again")
+    machine.prepare(again, preprocess_of(101))
     after = record_of(machine)
     assert after.fingerprint != before.fingerprint
     assert after.versions == (
-        dataclasses.replace(before.current, content=after.current.content, model_id="again"),
+        dataclasses.replace(before.current, content=after.current.content, model_id=str(again)),
     )
     # Both are of the state that was written: Triton was asked for nothing.
     assert len(machine.photographs) == loads + 2
+
+
+def tag(machine: Machine) -> None:
+    """As `deploy` and people do with a model of the registry."""
+    served = machine.plane.served["m"]
+    machine.plane.served["m"] = tagged = dataclasses.replace(
+        served, fingerprint=f"{served.fingerprint} tagged", content=f"{served.content} tagged"
+    )
+    record = record_of(machine)
+    machine.steps.take(tagged, record, machine.steps.fetch(tagged, record))
+
+
+def test_a_bundle_whose_model_was_tagged_is_not_fetched_again(machine: Machine) -> None:
+    source = taken(machine, 101)
+    before, loads = record_of(machine), len(machine.photographs)
+    shutil.rmtree(source)
+    tag(machine)
+    after = record_of(machine)
+    assert after.fingerprint != before.fingerprint
+    assert after.versions == (dataclasses.replace(before.current, content=after.current.content),)
+    assert len(machine.photographs) == loads + 2
+
+
+def test_a_tagged_bundle_of_which_files_are_damaged_here_is_fetched(machine: Machine) -> None:
+    source = taken(machine, 101)
+    token = record_of(machine).current.token
+    damaged = machine.repository.files("m", token) / "model.onnx"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    tag(machine)
+    assert record_of(machine).current.token != token
+    served = machine.repository.files("m", record_of(machine).current.token) / "model.onnx"
+    assert served.read_bytes() == (source / "model.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("code", ["", "class Preprocess: ...\n"])
+def test_what_states_no_bundle_is_fetched_where_its_model_looks_new(
+    machine: Machine, code: str
+) -> None:
+    """Its bytes may be others: only their time in the registry tells."""
+    source = write_bundle(machine.folder / "a", 101) / ("" if code else "model.onnx")
+    machine.prepare(source, code)
+    other = write_bundle(machine.folder / "b", 101, scale=2.0) / ("" if code else "model.onnx")
+    machine.plane.sources["m"] = other
+    tag(machine)
+    [served] = (machine.disk / "models" / "m").glob("1/model.onnx")
+    assert served.read_bytes() == (machine.folder / "b" / "model" / "model.onnx").read_bytes()
 
 
 def test_a_retirement_that_triton_refuses_leaves_the_files_as_they_were(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import socket
 import urllib.error
 import urllib.request
@@ -67,6 +68,24 @@ def test_this_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert dict(before.runtimes).keys() >= {"openvino", "onnxruntime"}
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert ("ONEDNN_MAX_CPU_ISA", "AVX2") in read_machine("2.51.0", tmp_path).switches
+
+
+def test_a_machine_keeps_its_gpus_where_they_cannot_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the machine without a GPU it would prove anew all that it serves."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA A10, 560.35.03, 8.6'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    before = read_machine("2.51.0", tmp_path)
+    assert before.gpus == (Gpu("NVIDIA A10", "560.35.03", "8.6"),)
+    program.write_text("#!/bin/sh\necho 'Unable to determine the device handle' >&2\nexit 255\n")
+    assert read_machine("2.51.0", tmp_path, before) == before
+    assert read_machine("2.51.0", tmp_path).gpus == ()
+    program.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_machine("2.51.0", tmp_path, before).gpus == ()
 
 
 def test_a_subject_is_the_files_and_what_the_answers_depend_on(tmp_path: Path) -> None:

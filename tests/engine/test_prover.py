@@ -107,7 +107,7 @@ def test_what_is_wrong_at_one_length_is_never_served(one: Serving, tmp_path: Pat
     assert "convert it again on this kind of processor" in row["reason"]
 
     def refused() -> list[str]:
-        return [line for line in plane.reports if "refused model model: bundle 202" in line]
+        return [line for line in plane.reports if f"refused model {wrong}: bundle 202" in line]
 
     # It is told after it is shown.
     wait_until(refused, 20)

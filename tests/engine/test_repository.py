@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -35,6 +36,7 @@ from transformer_serving.engine.proof.calls import calls
 
 # What a proof of the small parity set asks.
 CALLS = len(list(calls(small_parity_set())))
+REPLACE = "transformer_serving.engine.controller.files.repository.replace_file"
 MACHINE = Hardware("a processor", "0", "2.51.0", (), (), ())
 
 
@@ -277,6 +279,32 @@ def test_a_version_whose_grace_is_over_is_not_loaded_again(tmp_path: Path) -> No
     assert after.numbers == {202}
 
 
+def no_room(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_triton_has_lost_comes_back_as_it_lies_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, lambda version: True)
+    record = with_grace_over(machine)
+    machine.triton.ready = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(REPLACE, no_room)
+        machine.steps.reload(record)
+    assert machine.triton.ready == {"m": frozenset({202})}
+    assert recovered(machine.disk) == record
+    # What is not proven on this machine is not put back for want of room.
+    old = dataclasses.replace(record.versions[1], subject="a bundle with a parity set")
+    record = dataclasses.replace(record, versions=(record.current, old))
+    machine.triton.ready = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(REPLACE, no_room)
+        with pytest.raises(OSError, match="No space left"):
+            machine.steps.reload(record)
+    assert machine.triton.ready == {}
+
+
 def test_a_version_whose_grace_is_over_does_not_serve_on_beside_other_files(
     tmp_path: Path,
 ) -> None:
@@ -299,6 +327,33 @@ def test_a_first_load_that_ends_its_container_leaves_no_copy(tmp_path: Path) -> 
         # It is still known by name, to be unloaded where nobody asks for it any more.
         assert repository.models() == {"m"}
         assert list(repository.store("m").iterdir()) == []
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_full_disk_keeps_no_copy_of_what_no_record_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    """Also where there is no room for the configuration that was."""
+    machine = Machine(tmp_path, lambda version: True)
+    machine.prepare(write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    good = machine.state.records()["m"]
+
+    def commit(model: str, record: ModelRecord | None) -> None:
+        monkeypatch.setattr(REPLACE, no_room)
+        machine.photograph()
+        no_room()
+
+    machine.steps = dataclasses.replace(machine.steps, commit=commit)
+    with pytest.raises(OSError, match="No space left"):
+        machine.prepare(write_bundle(tmp_path / "b", 202, scale=2.0), preprocess_of(202))
+    disk = machine.photographs[-1] if restarts else machine.disk
+    if restarts:
+        assert len(list(Repository(disk / "models").store("m").iterdir())) == 2
+        service_on(disk).recover()
+    store = Repository(disk / "models").store("m")
+    assert [path.name for path in store.iterdir()] == [good.current.token]
+    monkeypatch.undo()
+    assert recovered(disk) == good
 
 
 def test_a_proof_is_run_once_for_each_bundle_and_machine(tmp_path: Path) -> None:

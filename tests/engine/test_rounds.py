@@ -7,8 +7,10 @@ import dataclasses
 import json
 import logging
 import os
+import shutil
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,21 @@ def test_a_full_disk_is_told_once_and_keeps_nothing_else(
         assert len([row for row in caplog.records if row.message.startswith("the status")]) == 1
     one.service._failures.over("n", one.plane.served["n"].fingerprint)
     one.until(lambda: one.row("n").get("ready"))
+
+
+def test_a_folder_that_the_disk_has_no_room_for_is_told_as_a_file_is(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one line, and of its files only the first."""
+    folder = write_bundle(tmp_path / "n", 101)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full)
+        one.plane.add("n", folder, preprocess_of(101))
+        one.until(lambda: one.row("n").get("reason") not in (None, "loading"))
+        assert one.row("n")["reason"] == "OSError: [Errno 28] No space left on device"
+    told = [row for row in caplog.records if row.message.startswith("n: OSError")]
+    assert told
+    assert not any(row.exc_info for row in told)
 
 
 def test_a_record_that_cannot_be_written_is_none(
@@ -503,14 +520,19 @@ def test_a_load_that_ends_the_container_costs_none_that_waits_a_pause(
     gone.set()
 
 
+def add_bundles(one: Rounds, folder: Path, names: Sequence[str]) -> None:
+    """Each with a parity set, so that each is proven first."""
+    for number, name in enumerate(names):
+        bundle = write_bundle(folder / name, 201 + number, parity=True)
+        one.plane.add(name, bundle, preprocess_of(201 + number))
+
+
 def test_a_proof_that_ends_the_container_costs_none_that_waits_for_its_turn_a_pause(
     one: Rounds, tmp_path: Path
 ) -> None:
     """On another kind of machine each is proven before it is put back, one at a time."""
     names = [f"p{number}" for number in range(4)]
-    for number, name in enumerate(names):
-        bundle = write_bundle(tmp_path / name, 201 + number, parity=True)
-        one.plane.add(name, bundle, preprocess_of(201 + number))
+    add_bundles(one, tmp_path, names)
     one.until(lambda: all(one.row(name).get("ready") for name in names) and not one.service._jobs)
     (one.folder / "proofs.json").unlink()
     dying, gone = threading.Event(), threading.Event()
@@ -528,7 +550,63 @@ def test_a_proof_that_ends_the_container_costs_none_that_waits_for_its_turn_a_pa
     one.until(lambda: len(one.service._prover.proving) == len(names) or len(begun(one)) > 1)
     assert len(begun(one)) == 1
     gone.set()
-    one.service._jobs._for_others.shutdown(cancel_futures=True)
+    for pool in (one.service._jobs._for_others, one.service._jobs._for_proofs):
+        pool.shutdown(cancel_futures=True)
+
+
+def test_what_is_proven_stays_so_where_the_gpus_cannot_be_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton's next start is greeted anew."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA A10, 560.35.03, 8.6'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    one = Rounds(tmp_path / "controller")
+    add_bundles(one, tmp_path, ["m"])
+    one.until(lambda: one.row("m").get("ready") and not one.service._jobs)
+    program.write_text("#!/bin/sh\nexit 255\n")
+    starts = one.service._look.starts
+
+    def away() -> None:
+        del one.triton.before["loaded"]
+        raise TritonAway("Triton does not answer")
+
+    one.triton.before["loaded"] = away
+    one.until(lambda: one.service._look.starts > starts)
+    assert one.service._prover.unproven(one.service._state.records().values()) == frozenset()
+    one.until(lambda: one.row("m")["ready"])
+    assert one.triton.loads == [PROOF_MODEL, "m"]
+
+
+def test_what_needs_no_proof_is_put_back_while_others_wait_for_theirs(
+    one: Rounds, tmp_path: Path
+) -> None:
+    """On another kind of machine there are more of these than are put back at a time."""
+    names = [f"a{number}" for number in range(5)]
+    add_bundles(one, tmp_path, names)
+    one.until(lambda: all(one.row(name).get("ready") for name in names) and not one.service._jobs)
+    (one.folder / "proofs.json").unlink()
+    one.triton.ready = {}
+    one.restart()
+    with one.held("infer") as asked:
+        one.until(asked.is_set)
+        one.until(lambda: one.row("m")["ready"])
+        assert not any(one.row(name)["ready"] for name in names)
+    one.until(lambda: all(one.row(name)["ready"] for name in names))
+
+
+def test_an_update_without_a_proof_is_loaded_while_others_wait_for_theirs(
+    one: Rounds, tmp_path: Path
+) -> None:
+    names = [f"a{number}" for number in range(3)]
+    with one.held("infer") as asked:
+        add_bundles(one, tmp_path, names)
+        one.until(lambda: asked.is_set() and len(one.service._jobs) == len(names))
+        one.plane.add("n", write_onnx(tmp_path / "n"))
+        one.until(lambda: one.row("n").get("ready"))
+        assert not any(one.row(name)["ready"] for name in names)
+    one.until(lambda: all(one.row(name)["ready"] for name in names))
 
 
 def test_an_update_that_waits_for_its_turn_has_not_begun(one: Rounds, tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from transformer_serving.engine.controller.files.turn import turn
 
@@ -43,6 +47,26 @@ def test_a_holder_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
             assert not ours
     with turn(tmp_path / "a.lock", tmp_path / "work") as ours:
         assert ours
+
+
+def test_a_folder_may_go_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder clears up just then."""
+    work, scan = tmp_path / "work", os.scandir
+    (work / "part").mkdir(parents=True)
+
+    def scandir(path: Any) -> Any:
+        if Path(path) == work / "part":
+            (work / "part").rmdir()
+        return scan(path)
+
+    with turn(tmp_path / "a.lock", work) as held:
+        assert held
+        monkeypatch.setattr(os, "scandir", scandir)
+        with turn(tmp_path / "a.lock", work, patience_s=0.1) as ours:
+            assert not ours
+    assert not (work / "part").exists()
 
 
 def test_a_process_that_ends_lets_go(tmp_path: Path) -> None:

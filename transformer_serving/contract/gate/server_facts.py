@@ -102,16 +102,21 @@ def visible_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...]:
 def read_gpus(environment: Mapping[str, str], *chosen: str) -> tuple[Gpu, ...]:
     """The GPUs of this machine, in nvidia-smi's order; none without nvidia-smi on PATH or when it
     fails. `chosen` are options of it."""
+    return ask_gpus(environment, *chosen) or ()
+
+
+def ask_gpus(environment: Mapping[str, str], *chosen: str) -> tuple[Gpu, ...] | None:
+    """As `read_gpus`, but None where nvidia-smi fails: there may be some all the same."""
     try:
         done = subprocess.run(
             [*ASK_GPUS, *chosen], env=dict(environment), capture_output=True, text=True,
             timeout=_ASK_S, check=False,
         )  # fmt: skip
+    except FileNotFoundError:
+        return ()
     except (OSError, subprocess.TimeoutExpired):
-        return ()
-    if done.returncode:
-        return ()
-    return gpus_of(done.stdout)
+        return None
+    return None if done.returncode else gpus_of(done.stdout)
 
 
 def gpus_of(said: str) -> tuple[Gpu, ...]:

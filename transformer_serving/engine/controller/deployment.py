@@ -18,7 +18,6 @@ from typing import Protocol
 
 from transformer_serving.contract.stack_line import stack_line
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
-from transformer_serving.engine.controller.control_plane.verification import verify
 from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.controller.proving.prover import ProofFailed, Prover
 from transformer_serving.engine.controller.records import ModelRecord, Version
@@ -27,10 +26,10 @@ from transformer_serving.engine.controller.served_versions import (
     in_grace,
     reduced,
     served_config,
-    version_of,
 )
 from transformer_serving.engine.controller.triton.server import LoadFailed, Triton
 from transformer_serving.engine.controller.trust import REFUSALS, Trust
+from transformer_serving.engine.controller.verified_files import verified_version
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import ModelConfig, from_text
 
@@ -75,17 +74,11 @@ class Deployment:
     alone: Callable[[str], contextlib.AbstractContextManager[ModelRecord | None]]
     sleep: Callable[[float], None] = time.sleep
     _at_work: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_AT_WORK))
+    _to_prove: threading.Lock = field(default_factory=threading.Lock)
 
     def fetch(self, served: Served, record: ModelRecord | None) -> Version:
         """Fetch and verify an endpoint's model, for `take`; what serves is not touched."""
-        token = self._stage(served, record)
-        try:
-            files = self.repository.files(served.model, token)
-            verified = verify(served, files, self.control_plane.preprocess(served))
-            return version_of(served, verified, token, files)
-        except BaseException:
-            self.repository.discard(served.model, token)
-            raise
+        return verified_version(self.control_plane, self.repository, served, record)
 
     def take(self, served: Served, record: ModelRecord | None, fetched: Version) -> None:
         """Prove and load what was fetched. The last good state is put back on a failure.
@@ -95,10 +88,11 @@ class Deployment:
         new = dataclasses.replace(fetched, since=time.time())
         stack = contextlib.ExitStack
         with stack() as turn, stack() as alone, stack() as undo:
-            turn.enter_context(self._at_work)
             try:
                 begins = partial(self.begins, served.model, served.fingerprint)
-                self._prove(served.model, new, record, begins)
+                with self._turn_to_prove(new):
+                    turn.enter_context(self._at_work)
+                    self._prove(served.model, new, record, begins)
                 begins()
             finally:
                 record = alone.enter_context(self.alone(served.model))
@@ -127,13 +121,24 @@ class Deployment:
             self.triton.unload(record.model)
             raise
         begins()
-        older = self._servable(record.model, record.kept(time.time())[1:])
-        kept = reduced(record, (current, *older))
-        self._install(kept)
+        kept = self._install_kept(record, current)
         self.triton.load(kept.model, kept.current.number)
         if kept != record:
             self.commit(kept.model, kept)
             self._clean(kept)
+
+    def _install_kept(self, record: ModelRecord, current: Version) -> ModelRecord:
+        """The record without the versions whose grace is over; with them where a full disk has no
+        room for another configuration than the one that lies there."""
+        older = self._servable(record.model, record.versions[1:])
+        in_time = record.kept(time.time())
+        kept = reduced(record, (current, *(one for one in older if one in in_time)))
+        try:
+            self._install(kept)
+        except OSError:
+            kept = reduced(record, (current, *older))
+            self._install(kept)
+        return kept
 
     def _servable(self, model: str, versions: Sequence[Version]) -> tuple[Version, ...]:
         """Without those that ought to be proven on this machine, and are not, and those that this
@@ -142,9 +147,12 @@ class Deployment:
         return self.trust.passing(model, proven)
 
     def restore(self, record: ModelRecord) -> None:
-        """Make the files say what the record says, as after a crash in the middle of a change."""
-        self._install(record)
+        """Make the files say what the record says, as after a crash in the middle of a change.
+
+        What no record names goes first: the disk may be full of it.
+        """
         self._clean(record)
+        self._install(record)
 
     def retire(self, record: ModelRecord, now: float) -> None:
         """Drop the versions whose grace is over."""
@@ -183,6 +191,13 @@ class Deployment:
                 version,
             ) from None
 
+    def _turn_to_prove(self, version: Version) -> contextlib.AbstractContextManager[object]:
+        """Held from before its turn among all: of those that are to be proven, which is done one at
+        a time, the others keep nobody from being loaded."""
+        if not version.subject or self.prover.passed(version):
+            return contextlib.nullcontext()
+        return self._to_prove
+
     def _instead(self, record: ModelRecord | None) -> str:
         """What serves where the new version does not."""
         if record is None or record.current.number not in self.triton.loaded().get(
@@ -196,24 +211,6 @@ class Deployment:
             f"bundle {record.current.bundle_version} serves on, and '{back}' asks for it again "
             "(after a rollback: 'transformer-serving deploy')"
         )
-
-    def _stage(self, served: Served, record: ModelRecord | None) -> str:
-        """The token of the endpoint's files; those of the current version when it is the same."""
-        known = None
-        if record is not None and record.fingerprint != served.fingerprint:
-            known = record.current
-            if not self.repository.has_files(served.model, known.token):
-                known = None
-        if known is not None and known.content == served.content:
-            return known.token
-        with self.control_plane.model(served) as copy:
-            token = self.repository.stage(
-                served.model, copy.path, served.framework, ours=copy.ours, share=copy.share
-            )
-        if known is not None and self.repository.alike(served.model, token, known.token):
-            self.repository.discard(served.model, token)
-            return known.token
-        return token
 
     def _serves_already(self, record: ModelRecord, new: Version) -> bool:
         """Whether Triton has exactly this: a tag that `deploy` or a person put on the model made it

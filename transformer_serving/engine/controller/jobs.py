@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
-_UPDATES, _OTHERS = 32, 4
+_UPDATES, _OTHERS, _PROOFS = 32, 4, 4
 
 # A job, and the fingerprint of what it is to bring about.
 _Job = tuple[Future[None], str]
@@ -28,6 +28,8 @@ class Jobs:
         # Most of its threads only wait, until the workers know of a new version.
         self._for_updates = ThreadPoolExecutor(_UPDATES, "take")
         self._for_others = ThreadPoolExecutor(_OTHERS, "load")
+        # What is proven before it is loaded, one at a time, keeps nothing else from being loaded.
+        self._for_proofs = ThreadPoolExecutor(_PROOFS, "prove")
         self._updates: dict[str, _Job] = {}
         self._others: dict[str, _Job] = {}
         # Models that a job changes now, and those whose update was let in and is not told as ended.
@@ -84,15 +86,15 @@ class Jobs:
         step: Callable[[], None],
         *,
         update: bool,
+        proof: bool = False,
     ) -> None:
         """What was claimed is given back when the job ends. An update claims nothing: it waits for
-        that in its own thread.
+        that in its own thread. `proof`: another job is to be proven first.
 
         Raises RuntimeError where no thread can be had: nothing runs then.
         """
-        pool, jobs = (
-            (self._for_updates, self._updates) if update else (self._for_others, self._others)
-        )
+        others = self._for_proofs if proof else self._for_others
+        pool, jobs = (self._for_updates, self._updates) if update else (others, self._others)
         # A pool keeps what it found no thread for, and may come to it later.
         goes: Future[bool] = Future()
         try:

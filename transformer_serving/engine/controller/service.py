@@ -179,7 +179,7 @@ class Service:
             harms = model in unproven or self._failures.took_along(records.get(model))
             beside = reload and not harms
             if self._jobs.is_free(model, beside=beside) and not waits:
-                self._start(model, action, now)
+                self._start(model, action, now, proof=reload and model in unproven)
         if loaded is not None and not self._jobs:
             self._head_start_ends = 0.0
 
@@ -207,7 +207,7 @@ class Service:
             )
         )
 
-    def _start(self, model: str, action: Action, now: float) -> None:
+    def _start(self, model: str, action: Action, now: float, *, proof: bool) -> None:
         served = (self._sync.wanted or {}).get(model)
         if isinstance(action, Prepare):
             if served is not None:
@@ -223,7 +223,7 @@ class Service:
                 fingerprint, job = REMOVAL, partial(self._deployment.remove, model)
             elif record is not None:
                 job = self._job_of(action, record, now)
-            self._begin(model, action, fingerprint, job)
+            self._begin(model, action, fingerprint, job, proof=proof)
 
     def _job_of(self, action: Action, record: ModelRecord, now: float) -> Callable[[], None]:
         steps = self._deployment
@@ -253,9 +253,18 @@ class Service:
             self._repository.discard(model, fetched.token)
             raise
 
-    def _begin(self, model: str, action: Action, fingerprint: str, job: Callable[[], None]) -> None:
+    def _begin(
+        self,
+        model: str,
+        action: Action,
+        fingerprint: str,
+        job: Callable[[], None],
+        *,
+        proof: bool = False,
+    ) -> None:
         _log.info("%s: %s", model, type(action).__name__.lower())
-        self._jobs.start(model, fingerprint, job, update=isinstance(action, Prepare))
+        update = isinstance(action, Prepare)
+        self._jobs.start(model, fingerprint, job, update=update, proof=proof)
 
     def _begins(self, model: str, fingerprint: str) -> None:
         self._failures.begin(model, fingerprint, time.time())
@@ -299,7 +308,7 @@ class Service:
         self._fetches.forget(wanted)
 
     def _greet(self, version: str) -> None:
-        self._prover.on(read_machine(version, self._repository.root))
+        self._prover.on(read_machine(version, self._repository.root, self._prover.machine))
 
     def _publish(self, loaded: Loaded | None) -> None:
         proving = Proving(self._prover.proving, self._prover.passed)
@@ -329,4 +338,4 @@ def _nothing() -> None:
 
 def _unexpected(error: BaseException) -> BaseException | None:
     """Only a fault of ours, or of the SDK, is logged with its traceback."""
-    return None if isinstance(error, (EngineError, ValueError)) else error
+    return None if isinstance(error, (EngineError, ValueError, OSError)) else error

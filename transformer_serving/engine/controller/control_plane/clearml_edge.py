@@ -274,20 +274,22 @@ def _fields(endpoint: ModelEndpoint) -> EndpointFields:
 
 
 def _read_models(task: Task, identities: set[str]) -> dict[str, _Model]:
-    """All models of the endpoints in one call."""
-    if not identities:
-        return {}
-    answer: Any = task.send(
-        model_calls.GetAllRequest(
-            id=sorted(identities),
-            only_fields=["id", "uri", "framework", "last_update"],
-            page=0,
-            page_size=_PAGE,
+    """All models of the endpoints, a page in each call."""
+    wanted = sorted(identities)
+    found: dict[str, _Model] = {}
+    for first in range(0, len(wanted), _PAGE):
+        answer: Any = task.send(
+            model_calls.GetAllRequest(
+                id=wanted[first : first + _PAGE],
+                only_fields=["id", "uri", "framework", "last_update"],
+                page=0,
+                page_size=_PAGE,
+            )
         )
-    )
-    if not answer or not answer.ok():
-        raise ControlPlaneError("the models of the endpoints could not be read")
-    return {
-        str(model.id): _Model(model.uri or "", model.framework or "", str(model.last_update))
-        for model in answer.response.models
-    }
+        if not answer or not answer.ok():
+            raise ControlPlaneError("the models of the endpoints could not be read")
+        for model in answer.response.models:
+            found[str(model.id)] = _Model(
+                model.uri or "", model.framework or "", str(model.last_update)
+            )
+    return found

@@ -76,13 +76,7 @@ class Repository:
             if ours and _moved(source, part):
                 shutil.rmtree(part / BUNDLE_FOLDER, ignore_errors=True)
             else:
-                shutil.copytree(
-                    source,
-                    part,
-                    ignore=lambda folder, _: [BUNDLE_FOLDER] if Path(folder) == source else [],
-                    dirs_exist_ok=True,
-                    copy_function=shutil.copyfile,
-                )
+                _copy_tree(source, part)
         elif source.is_file():
             place = part / _file_name(source, framework)
             if not (ours and _moved(source, place)):
@@ -125,14 +119,19 @@ class Repository:
         """
         folder = self.root / model
         folder.mkdir(exist_ok=True)
+        before_ns = _newest_ns(folder)
+        changed = [folder / FILE_NAME]
         for number, token in versions.items():
             owner = files_of or model
             target = PurePosixPath("..", _STORE, owner, self._filled(owner, token))
-            self._link(folder / str(number), target)
+            if self._link(folder / str(number), target):
+                changed.append(folder / str(number))
         self._write(folder / FILE_NAME, with_threads(config))
         for entry in folder.iterdir():
             if entry.is_symlink() and entry.name not in {str(number) for number in versions}:
                 entry.unlink()
+        for path in changed:
+            _make_newer(path, before_ns)
         sync(folder)
 
     def remove(self, model: str) -> None:
@@ -201,16 +200,38 @@ class Repository:
         self._write(folder / ARGUMENTS, text.decode())
         return folder.name
 
-    def _link(self, path: Path, target: PurePosixPath) -> None:
+    def _link(self, path: Path, target: PurePosixPath) -> bool:
+        """Whether it was another one, or none."""
         if path.is_symlink() and os.readlink(path) == str(target):
-            return
+            return False
         with replacing(path, aside=self._store) as link:
             link.symlink_to(target)
+        return True
 
     def _write(self, path: Path, text: str) -> None:
         if path.is_file() and path.read_text("utf-8") == text:
             return
         replace_file(path, text, aside=self._store, durable=True)
+
+
+def _newest_ns(path: Path) -> int:
+    """The newest time of a file or folder and of all in it, through links, as Triton reads it."""
+    newest = 0
+    for folder, _, names in os.walk(path, followlinks=True):
+        for one in (folder, *(os.path.join(folder, name) for name in names)):
+            with contextlib.suppress(OSError):
+                found = os.stat(one)
+                newest = max(newest, found.st_mtime_ns, found.st_ctime_ns)
+    return newest
+
+
+def _make_newer(path: Path, than_ns: int) -> None:
+    """Triton loads a model, and a version that it has, only where the newest time has grown. After
+    a clock was set back it has not by itself."""
+    found = path.stat()
+    if max(found.st_mtime_ns, found.st_ctime_ns) <= than_ns:
+        # A whole second, as some file systems keep no parts of one.
+        os.utime(path, ns=(found.st_atime_ns, than_ns + 1_000_000_000))
 
 
 def _moved(source: Path, place: Path) -> bool:
@@ -225,6 +246,21 @@ def _moved(source: Path, place: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _copy_tree(source: Path, part: Path) -> None:
+    try:
+        shutil.copytree(
+            source,
+            part,
+            ignore=lambda folder, _: [BUNDLE_FOLDER] if Path(folder) == source else [],
+            dirs_exist_ok=True,
+            copy_function=shutil.copyfile,
+        )
+    except shutil.Error as error:
+        # All files that were not copied; the first one's cause says enough.
+        _, _, cause = error.args[0][0]
+        raise OSError(cause) from None
 
 
 def _file_name(source: Path, framework: str) -> str:

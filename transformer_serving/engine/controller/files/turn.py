@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,10 +51,12 @@ def _locked(descriptor: int, work: Path, patience_s: float) -> bool:
 
 
 def _look(work: Path) -> list[tuple[str, int, int]]:
-    """What lies there, its sizes and times."""
+    """What lies there, its sizes and times; it comes and goes meanwhile."""
     found = []
-    for path in work.rglob("*"):
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            found.append((str(path), status.st_size, status.st_mtime_ns))
+    for folder, folders, files in os.walk(work):
+        for name in (*folders, *files):
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                found.append((path, status.st_size, status.st_mtime_ns))
     return sorted(found)

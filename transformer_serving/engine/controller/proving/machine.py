@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from transformer_serving.contract.gate.server_facts import Gpu, installed, read_gpus, server_facts
+from transformer_serving.contract.gate.server_facts import Gpu, ask_gpus, installed, server_facts
 from transformer_serving.engine.orphans import server_of
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -72,8 +72,12 @@ def _key(machine: Machine, subject: str, backend: str) -> str:
     return hashlib.sha256(meaning.encode()).hexdigest()
 
 
-def read_machine(triton: str, repository: Path) -> Machine:
-    """This machine, with the Triton of that version that serves `repository`."""
+def read_machine(triton: str, repository: Path, before: Machine | None = None) -> Machine:
+    """This machine, with the Triton of that version that serves `repository`.
+
+    Where nvidia-smi fails it has the GPUs that it had `before`: as another machine it would prove
+    anew all that it serves.
+    """
     environment = _environment(repository)
     facts = server_facts(environment)
     versions = {
@@ -85,6 +89,9 @@ def read_machine(triton: str, repository: Path) -> Machine:
         "torch": installed("torch"),
     }
     cpu = _first_processor()
+    gpus = ask_gpus(environment)
+    if gpus is None:
+        gpus = () if before is None else before.gpus
     return Machine(
         processor=_stated(cpu, _MODEL) or "unknown processor",
         features=hashlib.sha256(
@@ -95,7 +102,7 @@ def read_machine(triton: str, repository: Path) -> Machine:
         switches=tuple(
             sorted((n, value) for n, value in environment.items() if n.startswith(_SWITCHES))
         ),
-        gpus=read_gpus(environment),
+        gpus=gpus,
     )
 
 

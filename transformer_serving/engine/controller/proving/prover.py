@@ -98,7 +98,8 @@ class Prover:
         self._repository = repository
         self._proofs = proofs
         self._turn = threading.Lock()
-        self._machine: Machine | None = None
+        # Where proofs are of; None before that is known.
+        self.machine: Machine | None = None
         self._proving: list[str] = []
 
     @property
@@ -107,17 +108,17 @@ class Prover:
 
     def on(self, machine: Machine) -> None:
         """From now on proofs are of this machine."""
-        self._machine = machine
+        self.machine = machine
 
     def passed(self, version: Version) -> Passed | None:
         """The version's proof on this machine; None without one, or before the machine is known."""
-        if self._machine is None or not version.subject:
+        if self.machine is None or not version.subject:
             return None
-        return self._proofs.get(self._machine.key(version.subject, version.backend))
+        return self._proofs.get(self.machine.key(version.subject, version.backend))
 
     def unproven(self, records: Iterable[ModelRecord]) -> frozenset[str]:
         """The models whose version in service ought to be proven on this machine, and is not."""
-        if self._machine is None:
+        if self.machine is None:
             return frozenset()
         return frozenset(
             record.model
@@ -211,9 +212,9 @@ class Prover:
         self._repository.remove(PROOF_MODEL)
 
     def _known(self) -> Machine:
-        if self._machine is None:
+        if self.machine is None:
             raise EngineError("Triton has not said yet what it is; tried again")
-        return self._machine
+        return self.machine
 
 
 class Asking:
