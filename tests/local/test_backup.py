@@ -233,7 +233,7 @@ def test_what_a_killed_restore_left_is_named_as_it_is_and_goes(
     filled(state).close()
     backup(state, tmp_path / "b.tar")
     data = control_plane_data(state)
-    script = KILLED.format(module="backup_file", step="load_record")
+    script = KILLED.format(module="backup_file", step="stored_record")
     command = [sys.executable, "-c", script, str(state), str(tmp_path / "b.tar")]
     done = subprocess.run(command, check=False, env=os.environ | {"PYTHONPATH": os.getcwd()})
     assert done.returncode == -signal.SIGKILL

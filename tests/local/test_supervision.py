@@ -25,10 +25,9 @@ from transformer_serving.desk.local.record import (
     new_record,
     require_record,
     save_record,
-    sockets_of,
     state_directory,
 )
-from transformer_serving.desk.local.sockets import socket_folder
+from transformer_serving.desk.local.sockets import socket_folder, sockets_of
 from transformer_serving.desk.local.supervision import Process, Supervisor
 from transformer_serving.desk.local.watchdog import Watchdog
 from transformer_serving.gateway.access import KEYS_FILE

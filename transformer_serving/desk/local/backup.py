@@ -20,6 +20,7 @@ from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import undisturbed
 from transformer_serving.desk.local import backup_file
+from transformer_serving.desk.local.owner import check_owner
 from transformer_serving.desk.local.parts import control_plane_data
 from transformer_serving.desk.local.record import (
     StackRecord,
@@ -63,9 +64,10 @@ def backup(state: Path, target: Path) -> dict[str, Any]:
 def restore(state: Path, source: Path) -> dict[str, Any]:
     """Put a backup in place of what is there, which is kept beside it.
 
-    Raises Failure where the stack runs, the file is not a whole backup that this kit can serve, or
-    there is no room: what is there is then as it was.
+    Raises Failure where the stack runs or is somebody else's, the file is not a whole backup that
+    this kit can serve, or there is no room: what is there is then as it was.
     """
+    check_owner(state)
     data = control_plane_data(state)
     now = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     new, kept = beside(data, now), data.with_name(f"{data.name}.before-{now}")

@@ -17,7 +17,7 @@ import psutil
 from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.environment import PART_STOP_S
-from transformer_serving.desk.local.record import sockets_of
+from transformer_serving.desk.local.sockets import sockets_of
 
 SUPERVISOR = "supervisor.supervisord"
 # Its variable of how long the front door has to end: a `down` in another shell knows it by that.

@@ -21,6 +21,7 @@ from transformer_serving.desk.local import health, monitoring
 from transformer_serving.desk.local.environment import unheard
 from transformer_serving.desk.local.leftovers import has_leftovers, sweep
 from transformer_serving.desk.local.open_triton import open_tritons
+from transformer_serving.desk.local.owner import check_owner
 from transformer_serving.desk.local.parts import BY_NAME, parts_of
 from transformer_serving.desk.local.record import (
     BrokenRecord,
@@ -30,11 +31,10 @@ from transformer_serving.desk.local.record import (
     has_record,
     load_record,
     save_record,
-    sockets_of,
     usable,
     with_room,
 )
-from transformer_serving.desk.local.sockets import remove_sockets_of
+from transformer_serving.desk.local.sockets import remove_sockets_of, sockets_of
 from transformer_serving.desk.local.supervision import Supervisor, stopped
 from transformer_serving.desk.local.turn import own_turn
 from transformer_serving.desk.local.wanted import Asked, check_ports, provided, wanted_record
@@ -158,7 +158,11 @@ def wait_until_healthy(
 
 
 def stop(state: Path, report: StepReport) -> int:
-    """Stop everything in reverse order; also what a crash left. Returns processes swept up."""
+    """Stop everything in reverse order; also what a crash left. Returns processes swept up.
+
+    Raises Failure for a stack of somebody else's.
+    """
+    check_owner(state)
     report("stopping")
     # A folder that nobody has started in is not made for the lock.
     with usable(state), own_turn(state, report, insists=True) if state.is_dir() else nullcontext():
