@@ -17,6 +17,10 @@ from tests.engine.triton_server import wait_until
 from transformer_serving.contract.preprocess_settings import MAX_STREAMS, TRITON_HTTP
 from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.cli import main
+from transformer_serving.desk.doctor.finding import FAILURE, SKIPPED
+from transformer_serving.desk.doctor.machine import check_ports
+from transformer_serving.desk.doctor.parts import check_parts
+from transformer_serving.desk.doctor.subject import subject_of
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import leftovers as left, stack, supervision, watchdog
 from transformer_serving.desk.local.leftovers import end_processes, leftovers, lives
@@ -28,8 +32,10 @@ from transformer_serving.desk.local.record import (
     state_directory,
 )
 from transformer_serving.desk.local.sockets import socket_folder, sockets_of
-from transformer_serving.desk.local.supervision import Process, Supervisor
+from transformer_serving.desk.local.supervision import Process, SilentSupervisor, Supervisor
 from transformer_serving.desk.local.watchdog import Watchdog
+from transformer_serving.desk.tune.traffic import refuse_traffic
+from transformer_serving.desk.watch.look import look_at
 from transformer_serving.gateway.access import KEYS_FILE
 from transformer_serving.gateway.settings import GRACEFUL_SECONDS, WORKERS
 
@@ -223,6 +229,37 @@ def test_one_whose_sockets_were_tidied_away_is_ended_with_its_parts(
     assert not lives(keeper)
     assert not lives(part)
     assert not list(leftovers(tmp_path))
+
+
+def test_a_supervisor_that_does_not_answer_is_not_down(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is what it keeps swept by an `up`, nor is it said to be down."""
+    supervisor = start(triton=STAYS)
+    keeper, part = supervisor_of(tmp_path), psutil.Process(pid_of(supervisor, "triton"))
+    keeper.suspend()
+    silent = f"the supervisor (pid {keeper.pid}) does not answer: it is stopped, or this machine"
+    fix = f"let it go on: kill -CONT {keeper.pid}; or end the whole stack: transformer-serving down"
+    try:
+        with monkeypatch.context() as impatient:
+            impatient.setattr(supervision, "_ANSWER_S", 0.5)
+            for command in ("status", "up", "remove none", "restore none"):
+                done = CliRunner().invoke(main, [*command.split(), "--state", str(tmp_path)])
+                assert done.exit_code == 1, done.output
+                assert f"error: {silent}" in done.output
+                assert fix in done.output
+            assert (look_at(tmp_path).fault or "").startswith(silent)
+            with pytest.raises(SilentSupervisor):
+                refuse_traffic(tmp_path, seconds=0.0)
+            subject = subject_of(tmp_path)
+            (finding,) = check_parts(subject)
+            assert (finding.status, finding.why[: len(silent)]) == (FAILURE, silent)
+            assert finding.fix.startswith(fix)
+            assert [finding.status for finding in check_ports(subject)] == [SKIPPED]
+        assert lives(part)
+    finally:
+        keeper.resume()
+    assert pid_of(Supervisor(tmp_path), "triton") == part.pid
 
 
 def test_the_record_of_a_copied_folder_leads_to_its_own_sockets(tmp_path: Path) -> None:

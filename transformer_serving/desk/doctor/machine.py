@@ -66,6 +66,9 @@ def check_ports(subject: Subject) -> Findings:
     if subject.from_file:
         yield skipped("the stack of --env-file does not listen here by this kit's doing")
         return
+    if subject.silent is not None:
+        yield skipped("whether the stack has its ports cannot be asked: see 'parts'")
+        return
     record = subject.record or StackRecord(Ports(), "", "")
     ports = record.listening()
     # Of a stack that runs those are looked at whose part does not.

@@ -61,7 +61,7 @@ CHECKS = (
     Check(
         "parts",
         "each part of the embedded stack, as status asks it",
-        "one is not well, or what kept them is gone without 'down'",
+        "one is not well, or what keeps them does not answer, or is gone without 'down'",
         parts.check_parts,
     ),
     Check(
