@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.engine.triton_server import wait_until
+from tests.small_disk import fill, small_disk
 from transformer_serving.contract.preprocess_settings import MAX_STREAMS, TRITON_HTTP
 from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.cli import main
@@ -365,6 +367,26 @@ def test_who_starts_a_stack_that_is_stopped_meanwhile_hears_it(
         supervisor.start_part("triton")
     with pytest.raises(Failure, match="triton could not be waited for: the stack was stopped"):
         stack.wait_until_healthy(tmp_path, record, supervisor, ("triton",))
+
+
+def test_a_full_disk_is_named_before_a_start_and_where_one_fails(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some room is left: for the record, and for nothing that a part writes."""
+    with small_disk(tmp_path / "disk", 4) as state:
+        state.chmod(0o700)
+        supervisor = start(state, triton=STAYS)
+        filler = fill(state)
+        os.truncate(filler, filler.stat().st_size - (256 << 10))
+        full = f"no space is left on the disk of {state}"
+        monkeypatch.setattr(stack, "_WAIT_S", 0.0)
+        with pytest.raises(Failure, match=full):
+            stack.wait_until_healthy(state, require_record(state), supervisor, ("controller",))
+        stack.stop(state, nothing)
+        with pytest.raises(Failure, match=full):
+            stack.start(state, None, nothing)
+        assert not list(leftovers(state))
+        assert not list(state.glob("tmp*"))
 
 
 def test_no_pause_is_longer_than_half_a_minute(

@@ -37,7 +37,13 @@ from transformer_serving.desk.local.record import (
 from transformer_serving.desk.local.sockets import remove_sockets_of, sockets_of
 from transformer_serving.desk.local.supervision import Supervisor, stopped
 from transformer_serving.desk.local.turn import own_turn
-from transformer_serving.desk.local.wanted import Asked, check_ports, provided, wanted_record
+from transformer_serving.desk.local.wanted import (
+    Asked,
+    check_ports,
+    check_room,
+    provided,
+    wanted_record,
+)
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.versions.lock import read_lock
 
@@ -149,6 +155,8 @@ def wait_until_healthy(
         if not ill:
             return
         if time.monotonic() > deadline:
+            # A full disk keeps logs empty.
+            check_room(state)
             log = state / "logs" / f"{ill[0].name}.log"
             raise Failure(
                 f"{ill[0].name} did not become healthy within {_WAIT_S:.0f} s: {ill[0].health}; "

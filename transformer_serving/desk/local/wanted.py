@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -30,6 +31,8 @@ from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Supervisor
 
 _ROW = len(fields(Ports))
+# Of the disk, with less of which no part comes to answer: bytes.
+_LEAST_ROOM = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ def wanted_record(state: Path, asked: Asked) -> tuple[StackRecord, bool]:
     why = None if running else health.data_fault(state)
     if why is not None:
         raise Failure(why)
+    if not running:
+        check_room(state)
     if running and record is not None:
         _refuse_changes(state, record, asked)
         return _with_watchers(state, record, asked), True
@@ -126,6 +131,16 @@ def _next_record(state: Path, record: StackRecord | None, asked: Asked) -> Stack
         open_inference=asked.open_inference,
         monitoring=asked.watchers,
     )
+
+
+def check_room(state: Path) -> None:
+    """Raise Failure where the folder's disk has no room for what the parts write as they start.
+
+    It is tried: what a file system says is free may be another user's, or nobody's by a quota.
+    """
+    with with_room(state), tempfile.TemporaryFile(dir=state) as trial:
+        trial.write(bytes(_LEAST_ROOM))
+        trial.flush()
 
 
 def check_ports(ports: Mapping[str, int], moving: Callable[[], str]) -> None:
