@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -367,6 +369,36 @@ def test_who_starts_a_stack_that_is_stopped_meanwhile_hears_it(
         supervisor.start_part("triton")
     with pytest.raises(Failure, match="triton could not be waited for: the stack was stopped"):
         stack.wait_until_healthy(tmp_path, record, supervisor, ("triton",))
+
+
+_WITH_FEW_FILES = """
+import os, resource, sys
+from pathlib import Path
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.doctor import machine, subject
+from transformer_serving.desk.local import stack, supervision
+import rich.console, rich.table, rich.text
+looked_at = subject.Subject(Path(sys.argv[1]), {})
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+if not os.geteuid():
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+print(*machine.check_files(looked_at))
+main(["up", "--state", sys.argv[1]])
+"""
+
+
+def test_too_few_open_files_are_named_before_anything_is_made() -> None:
+    """supervisord would name another number, and a setting that no user of this kit has."""
+    limit = "at most 512 open files are allowed here (ulimit -Hn), the stack needs 1024"
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        # For user nobody, as root may raise its own limit.
+        Path(folder).chmod(0o777)
+        state = Path(folder, "state")
+        run = [sys.executable, "-c", _WITH_FEW_FILES, str(state)]
+        done = subprocess.run(run, capture_output=True, text=True, check=False)
+        assert (done.returncode, state.exists()) == (2, False), done.stderr
+    assert f"error: {limit}: raise it" in done.stderr
+    assert f"status='failure', why='{limit}', fix=" in done.stdout
 
 
 def test_a_full_disk_is_named_before_a_start_and_where_one_fails(
