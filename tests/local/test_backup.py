@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -505,6 +506,25 @@ def test_data_that_cannot_be_put_back_is_kept_and_named(
     control_plane_data(state).rename(state / "restored")
     kept.rename(control_plane_data(state))
     assert tasks(state) == 499
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS, errno.EXDEV], ids=errno.errorcode.get)
+def test_where_folders_cannot_be_exchanged_the_way_on_is_named(
+    state: Path, older: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As on NFS; the data are as they were."""
+
+    class System:
+        def renameat2(self, *_: object) -> int:
+            ctypes.set_errno(code)
+            return -1
+
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: System())
+    said = "its file system cannot exchange two folders, .* --state into a folder on another one"
+    with pytest.raises(Failure, match=said):
+        restore(state, older)
+    assert tasks(state) == 499
+    assert not list(state.glob("control-plane.*"))
 
 
 @pytest.mark.parametrize("exchanged", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import shutil
 import time
@@ -43,6 +44,8 @@ from transformer_serving.desk.local.stored_data import (
 _YOURS = Path("monitoring", "alertmanager.yaml")
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _AT_FDCWD = -100
+# What a file system answers that has no exchange, or a kernel.
+_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP)
 
 
 def backup(state: Path, target: Path) -> dict[str, Any]:
@@ -160,8 +163,17 @@ def _exchange(data: Path, new: Path) -> None:
     result = ctypes.CDLL(None, use_errno=True).renameat2(
         _AT_FDCWD, os.fsencode(data), _AT_FDCWD, os.fsencode(new), _EXCHANGE
     )
-    if result != 0:
-        raise Failure(f"{data} cannot be exchanged: {os.strerror(ctypes.get_errno())}")
+    if result == 0:
+        return
+    code = ctypes.get_errno()
+    # Two renames would leave no data between them, which a control plane begins anew.
+    on = (
+        "; its file system cannot exchange two folders, as NFS cannot: restore with --state into a "
+        "folder on another one, such as ext4 or xfs"
+        if code in _CANNOT
+        else ""
+    )
+    raise Failure(f"{data} cannot be exchanged: {os.strerror(code)}{on}")
 
 
 def _restore_record(state: Path, stored: StackRecord) -> None:
