@@ -124,10 +124,11 @@ def subject_of(
     log: Path | None = None,
     key: str | None = None,
 ) -> Subject:
-    """Raises Failure for an --env-file or a stack.json that cannot be read, and for a key that is
-    none.
+    """Raises Failure for an --env-file that cannot be read, and for a key that is none; without
+    that file for a stack.json that cannot be read or is somebody else's.
     """
-    record = load_record(state)
+    # Who may call docker is often root, beside a stack of its user that is not looked at.
+    record = None if env_file is not None else load_record(state)
     environment = dict(os.environ)
     if env_file is not None:
         # docker/example.env has each name, and compose takes an empty one for one that is not set.
@@ -139,7 +140,7 @@ def subject_of(
     return Subject(
         state=state,
         environment=environment,
-        record=None if env_file is not None else record,
+        record=record,
         from_file=env_file is not None,
         is_state_named=is_state_named,
         bundle=bundle,
