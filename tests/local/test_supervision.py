@@ -25,9 +25,11 @@ from transformer_serving.desk.doctor.finding import FAILURE, SKIPPED
 from transformer_serving.desk.doctor.machine import check_ports
 from transformer_serving.desk.doctor.parts import check_parts
 from transformer_serving.desk.doctor.subject import subject_of
+from transformer_serving.desk.doctor.triton import check_triton
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import leftovers as left, stack, supervision, watchdog
 from transformer_serving.desk.local.leftovers import end_processes, leftovers, lives
+from transformer_serving.desk.local.parts import BY_NAME, beat_file
 from transformer_serving.desk.local.record import (
     Ports,
     new_record,
@@ -260,6 +262,8 @@ def test_a_supervisor_that_does_not_answer_is_not_down(
             assert (finding.status, finding.why[: len(silent)]) == (FAILURE, silent)
             assert finding.fix.startswith(fix)
             assert [finding.status for finding in check_ports(subject)] == [SKIPPED]
+            # Nobody can start it, as of one that is down: 'up' refuses.
+            assert [finding.status for finding in check_triton(subject)] == [FAILURE]
         assert lives(part)
     finally:
         keeper.resume()
@@ -369,6 +373,32 @@ def test_who_starts_a_stack_that_is_stopped_meanwhile_hears_it(
         supervisor.start_part("triton")
     with pytest.raises(Failure, match="triton could not be waited for: the stack was stopped"):
         stack.wait_until_healthy(tmp_path, record, supervisor, ("triton",))
+
+
+def test_a_supervisor_that_answers_late_is_waited_for(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that is busy with what was started."""
+    start(watchdog=STAYS)
+    record, keeper = require_record(tmp_path), supervisor_of(tmp_path)
+    asked = []
+
+    def late(state: Path) -> list[psutil.Process]:
+        """Called for the words of the failure."""
+        asked.append(state)
+        if len(asked) > 1:
+            keeper.resume()
+        beat_file(tmp_path, BY_NAME["watchdog"]).touch()
+        return []
+
+    monkeypatch.setattr(supervision, "supervisors", late)
+    monkeypatch.setattr(supervision, "_ANSWER_S", 0.5)
+    keeper.suspend()
+    try:
+        stack.wait_until_healthy(tmp_path, record, Supervisor(tmp_path), ("watchdog",))
+    finally:
+        keeper.resume()
+    assert len(asked) > 1
 
 
 _WITH_FEW_FILES = """

@@ -35,7 +35,7 @@ from transformer_serving.desk.local.record import (
     with_room,
 )
 from transformer_serving.desk.local.sockets import remove_sockets_of, sockets_of
-from transformer_serving.desk.local.supervision import Supervisor, stopped
+from transformer_serving.desk.local.supervision import SilentSupervisor, Supervisor, stopped
 from transformer_serving.desk.local.turn import own_turn
 from transformer_serving.desk.local.wanted import (
     Asked,
@@ -145,8 +145,16 @@ def wait_until_healthy(
     """
     deadline = time.monotonic() + _WAIT_S
     while True:
-        processes = supervisor.processes()
-        if not processes and not supervisor.is_up():
+        try:
+            processes = supervisor.processes()
+            is_up = bool(processes) or supervisor.is_up()
+        except SilentSupervisor:
+            # While models load a machine may have no time for it.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.15)
+            continue
+        if not is_up:
             raise Failure(f"{', '.join(names)} could not be waited for: {stopped(state)}")
         statuses = [
             health.part_status(BY_NAME[name], state, record, processes.get(name)) for name in names
