@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import stat
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,17 @@ def test_tokens_outlive_a_restart(
     authority: Authority, settings: ControlPlaneSettings, right: str
 ) -> None:
     Authority(settings).check("Bearer " + authority.login(right, ""))
+
+
+def test_a_token_is_good_on_after_the_clock_was_set_back(
+    authority: Authority, right: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tomorrow = time.time() + 86_400
+    with monkeypatch.context() as ahead:
+        ahead.setattr("time.time", lambda: tomorrow)
+        token = authority.login(right, "")
+    assert claims(token)["iat"] == int(tomorrow)
+    authority.check(f"Bearer {token}")
 
 
 def test_secret_is_long_and_only_ours_to_read(

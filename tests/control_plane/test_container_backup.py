@@ -226,7 +226,7 @@ def test_what_one_that_was_killed_had_unpacked_goes(
     volumes, file = stopped
     killed = (
         "import os\nfrom transformer_serving.desk.local import backup_file\n"
-        "backup_file.load_record = lambda *_: os._exit(9)"
+        "backup_file.stored_record = lambda *_: os._exit(9)"
     )
     assert container.run("restore", file.read_bytes(), before=killed).returncode == 9
     (left,) = volumes.data.glob("re*")

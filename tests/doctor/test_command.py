@@ -161,6 +161,14 @@ def test_who_gave_a_file_is_not_told_to_give_one(shell: Callable[..., list[Findi
         assert "give --env-file" not in found.why
 
 
+def test_beside_a_file_the_stack_of_the_folder_is_not_read(tmp_path: Path) -> None:
+    """It may be another user's, of whom root asks compose, or a newer kit's."""
+    (tmp_path / "stack.json").write_text("{")
+    with pytest.raises(Failure, match=r"stack\.json cannot be read"):
+        subject_of(tmp_path)
+    assert subject_of(tmp_path, env_file=ROOT / "docker" / "example.env").record is None
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     written = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     return f"\n| {' | '.join(head)} |\n{'|---' * len(head)}|\n{written}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -233,7 +234,7 @@ def test_what_a_killed_restore_left_is_named_as_it_is_and_goes(
     filled(state).close()
     backup(state, tmp_path / "b.tar")
     data = control_plane_data(state)
-    script = KILLED.format(module="backup_file", step="load_record")
+    script = KILLED.format(module="backup_file", step="stored_record")
     command = [sys.executable, "-c", script, str(state), str(tmp_path / "b.tar")]
     done = subprocess.run(command, check=False, env=os.environ | {"PYTHONPATH": os.getcwd()})
     assert done.returncode == -signal.SIGKILL
@@ -505,6 +506,25 @@ def test_data_that_cannot_be_put_back_is_kept_and_named(
     control_plane_data(state).rename(state / "restored")
     kept.rename(control_plane_data(state))
     assert tasks(state) == 499
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS, errno.EXDEV], ids=errno.errorcode.get)
+def test_where_folders_cannot_be_exchanged_the_way_on_is_named(
+    state: Path, older: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As on NFS; the data are as they were."""
+
+    class System:
+        def renameat2(self, *_: object) -> int:
+            ctypes.set_errno(code)
+            return -1
+
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: System())
+    said = "its file system cannot exchange two folders, .* --state into a folder on another one"
+    with pytest.raises(Failure, match=said):
+        restore(state, older)
+    assert tasks(state) == 499
+    assert not list(state.glob("control-plane.*"))
 
 
 @pytest.mark.parametrize("exchanged", [False, True])

@@ -20,8 +20,8 @@ from transformer_serving.desk.local.record import (
     new_record,
     require_record,
     save_record,
-    sockets_of,
 )
+from transformer_serving.desk.local.sockets import sockets_of
 
 
 @pytest.fixture(autouse=True)

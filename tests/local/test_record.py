@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,11 @@ import requests.utils
 from click.testing import CliRunner
 
 from tests.proxies import proxy_of_the_environment
+from transformer_serving.contract.stack_line import MARK
+from transformer_serving.desk.cli import main
 from transformer_serving.desk.cli.stack import env
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local import stack
 from transformer_serving.desk.local.parts import BY_NAME
 from transformer_serving.desk.local.record import (
     FORMAT,
@@ -162,6 +167,55 @@ def test_who_is_not_its_user_is_told_so(tmp_path: Path, command: str) -> None:
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("error: ")
     assert "cannot be used: Permission denied; be the user who ran 'up' there" in done.stderr
+
+
+def nobodys(state: Path) -> None:
+    """As user nobody's `up` leaves it."""
+    make_private(state)
+    record = new_record(state, Ports())
+    sockets = record.sockets.replace(f"-{os.getuid()}-", "-65534-")
+    save_record(state, replace(record, sockets=sockets))
+    for path in (state, state / "stack.json"):
+        os.chown(path, 65534, 65534)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can enter another user's folder")
+@pytest.mark.parametrize(
+    "command", ["status", "doctor", "env", "logs", "backup FILE", "restore FILE", "down", "up"]
+)
+def test_root_leaves_another_users_stack_alone(tmp_path: Path, command: str) -> None:
+    """As root's it would be started anew over what serves, and its user locked out."""
+    state = tmp_path / "state"
+    nobodys(state)
+    part = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: str(state)})
+    try:
+        done = CliRunner().invoke(main, [*command.split(), "--state", str(state)])
+        assert done.exit_code == 2, done.output
+        name = pwd.getpwuid(65534).pw_name
+        assert f"the stack in {state} belongs to {name}" in done.output
+        assert f"run it as {name}: sudo -u {name} ..." in done.output
+        assert part.poll() is None
+        assert [path.name for path in state.iterdir()] == ["stack.json"]
+        with pytest.raises(Failure, match="belongs to"):
+            make_private(state)
+    finally:
+        os.chown(state / "stack.json", os.getuid(), os.getgid())
+        stack.stop(state, lambda _: None)
+        part.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can enter another user's folder")
+def test_a_stack_in_a_volume_of_another_user_is_whose_up_made_it(tmp_path: Path) -> None:
+    """Also where the volume shows one owner for whatever is written there."""
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    os.chown(state, 65534, 65534)
+    make_private(state)
+    record = new_record(state, Ports())
+    save_record(state, record)
+    assert load_record(state) == record
+    os.chown(state / "stack.json", 65534, 65534)
+    assert load_record(state) == record
 
 
 @pytest.mark.parametrize(

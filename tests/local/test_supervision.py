@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,23 +17,31 @@ import pytest
 from click.testing import CliRunner
 
 from tests.engine.triton_server import wait_until
+from tests.small_disk import fill, small_disk
 from transformer_serving.contract.preprocess_settings import MAX_STREAMS, TRITON_HTTP
 from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.cli import main
+from transformer_serving.desk.doctor.finding import FAILURE, SKIPPED
+from transformer_serving.desk.doctor.machine import check_ports
+from transformer_serving.desk.doctor.parts import check_parts
+from transformer_serving.desk.doctor.subject import subject_of
+from transformer_serving.desk.doctor.triton import check_triton
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import leftovers as left, stack, supervision, watchdog
 from transformer_serving.desk.local.leftovers import end_processes, leftovers, lives
+from transformer_serving.desk.local.parts import BY_NAME, beat_file
 from transformer_serving.desk.local.record import (
     Ports,
     new_record,
     require_record,
     save_record,
-    sockets_of,
     state_directory,
 )
-from transformer_serving.desk.local.sockets import socket_folder
-from transformer_serving.desk.local.supervision import Process, Supervisor
+from transformer_serving.desk.local.sockets import socket_folder, sockets_of
+from transformer_serving.desk.local.supervision import Process, SilentSupervisor, Supervisor
 from transformer_serving.desk.local.watchdog import Watchdog
+from transformer_serving.desk.tune.traffic import refuse_traffic
+from transformer_serving.desk.watch.look import look_at
 from transformer_serving.gateway.access import KEYS_FILE
 from transformer_serving.gateway.settings import GRACEFUL_SECONDS, WORKERS
 
@@ -226,6 +237,39 @@ def test_one_whose_sockets_were_tidied_away_is_ended_with_its_parts(
     assert not list(leftovers(tmp_path))
 
 
+def test_a_supervisor_that_does_not_answer_is_not_down(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is what it keeps swept by an `up`, nor is it said to be down."""
+    supervisor = start(triton=STAYS)
+    keeper, part = supervisor_of(tmp_path), psutil.Process(pid_of(supervisor, "triton"))
+    keeper.suspend()
+    silent = f"the supervisor (pid {keeper.pid}) does not answer: it is stopped, or this machine"
+    fix = f"let it go on: kill -CONT {keeper.pid}; or end the whole stack: transformer-serving down"
+    try:
+        with monkeypatch.context() as impatient:
+            impatient.setattr(supervision, "_ANSWER_S", 0.5)
+            for command in ("status", "up", "remove none", "restore none"):
+                done = CliRunner().invoke(main, [*command.split(), "--state", str(tmp_path)])
+                assert done.exit_code == 1, done.output
+                assert f"error: {silent}" in done.output
+                assert fix in done.output
+            assert (look_at(tmp_path).fault or "").startswith(silent)
+            with pytest.raises(SilentSupervisor):
+                refuse_traffic(tmp_path, seconds=0.0)
+            subject = subject_of(tmp_path)
+            (finding,) = check_parts(subject)
+            assert (finding.status, finding.why[: len(silent)]) == (FAILURE, silent)
+            assert finding.fix.startswith(fix)
+            assert [finding.status for finding in check_ports(subject)] == [SKIPPED]
+            # Nobody can start it, as of one that is down: 'up' refuses.
+            assert [finding.status for finding in check_triton(subject)] == [FAILURE]
+        assert lives(part)
+    finally:
+        keeper.resume()
+    assert pid_of(Supervisor(tmp_path), "triton") == part.pid
+
+
 def test_the_record_of_a_copied_folder_leads_to_its_own_sockets(tmp_path: Path) -> None:
     copied = tmp_path / "copied"
     save_record(copied, new_record(tmp_path / "first", Ports()))
@@ -329,6 +373,82 @@ def test_who_starts_a_stack_that_is_stopped_meanwhile_hears_it(
         supervisor.start_part("triton")
     with pytest.raises(Failure, match="triton could not be waited for: the stack was stopped"):
         stack.wait_until_healthy(tmp_path, record, supervisor, ("triton",))
+
+
+def test_a_supervisor_that_answers_late_is_waited_for(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that is busy with what was started."""
+    start(watchdog=STAYS)
+    record, keeper = require_record(tmp_path), supervisor_of(tmp_path)
+    asked = []
+
+    def late(state: Path) -> list[psutil.Process]:
+        """Called for the words of the failure."""
+        asked.append(state)
+        if len(asked) > 1:
+            keeper.resume()
+        beat_file(tmp_path, BY_NAME["watchdog"]).touch()
+        return []
+
+    monkeypatch.setattr(supervision, "supervisors", late)
+    monkeypatch.setattr(supervision, "_ANSWER_S", 0.5)
+    keeper.suspend()
+    try:
+        stack.wait_until_healthy(tmp_path, record, Supervisor(tmp_path), ("watchdog",))
+    finally:
+        keeper.resume()
+    assert len(asked) > 1
+
+
+_WITH_FEW_FILES = """
+import os, resource, sys
+from pathlib import Path
+from transformer_serving.desk.cli import main
+from transformer_serving.desk.doctor import machine, subject
+from transformer_serving.desk.local import stack, supervision
+import rich.console, rich.table, rich.text
+looked_at = subject.Subject(Path(sys.argv[1]), {})
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+if not os.geteuid():
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+print(*machine.check_files(looked_at))
+main(["up", "--state", sys.argv[1]])
+"""
+
+
+def test_too_few_open_files_are_named_before_anything_is_made() -> None:
+    """supervisord would name another number, and a setting that no user of this kit has."""
+    limit = "at most 512 open files are allowed here (ulimit -Hn), the stack needs 1024"
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        # For user nobody, as root may raise its own limit.
+        Path(folder).chmod(0o777)
+        state = Path(folder, "state")
+        run = [sys.executable, "-c", _WITH_FEW_FILES, str(state)]
+        done = subprocess.run(run, capture_output=True, text=True, check=False)
+        assert (done.returncode, state.exists()) == (2, False), done.stderr
+    assert f"error: {limit}: raise it" in done.stderr
+    assert f"status='failure', why='{limit}', fix=" in done.stdout
+
+
+def test_a_full_disk_is_named_before_a_start_and_where_one_fails(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some room is left: for the record, and for nothing that a part writes."""
+    with small_disk(tmp_path / "disk", 4) as state:
+        state.chmod(0o700)
+        supervisor = start(state, triton=STAYS)
+        filler = fill(state)
+        os.truncate(filler, filler.stat().st_size - (256 << 10))
+        full = f"no space is left on the disk of {state}"
+        monkeypatch.setattr(stack, "_WAIT_S", 0.0)
+        with pytest.raises(Failure, match=full):
+            stack.wait_until_healthy(state, require_record(state), supervisor, ("controller",))
+        stack.stop(state, nothing)
+        with pytest.raises(Failure, match=full):
+            stack.start(state, None, nothing)
+        assert not list(leftovers(state))
+        assert not list(state.glob("tmp*"))
 
 
 def test_no_pause_is_longer_than_half_a_minute(

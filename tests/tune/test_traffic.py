@@ -14,12 +14,17 @@ PAGE = """
 # TYPE transformer_serving_requests counter
 transformer_serving_requests_total{{endpoint="a",status="200"}} {ok}
 transformer_serving_requests_total{{endpoint="b",status="503"}} {refused}
+# TYPE transformer_serving_request_duration_seconds histogram
+transformer_serving_request_duration_seconds_count{{endpoint="a",status="200",code="ok"}} {ok}
+transformer_serving_request_duration_seconds_count{{endpoint="foreign",code="ok"}} {foreign}
+# TYPE transformer_serving_gateway_requests_in_flight gauge
+transformer_serving_gateway_requests_in_flight{{endpoint="foreign"}} {running}
 # TYPE transformer_serving_waiting_tokens gauge
 transformer_serving_waiting_tokens {waiting}
 # TYPE transformer_serving_running_streams gauge
 transformer_serving_running_streams{{endpoint="c"}} {streams}
 """
-QUIET = {"ok": 7, "refused": 3, "waiting": 0, "streams": 0}
+QUIET = {"ok": 7, "refused": 3, "waiting": 0, "streams": 0, "foreign": 5, "running": 0}
 
 
 @pytest.mark.parametrize(
@@ -30,7 +35,11 @@ QUIET = {"ok": 7, "refused": 3, "waiting": 0, "streams": 0}
         ({"refused": 4}, 1),
         ({"waiting": 30}, 1),
         ({"streams": 1}, 1),
-        ({"ok": 2, "refused": 0}, 2),  # a gateway that began again
+        # An endpoint of another's code, which the gateway alone counts.
+        ({"foreign": 8}, 3),
+        ({"ok": 9, "foreign": 8}, 5),
+        ({"running": 1}, 1),
+        ({"ok": 2, "refused": 0, "foreign": 0}, 2),  # a gateway that began again
     ],
 )
 def test_traffic_is_what_was_answered_and_what_waits(second: dict[str, int], count: int) -> None:

@@ -1,4 +1,4 @@
-"""Checks of the machine: Python, its shared library, packages, ports, disk.
+"""Checks of the machine: Python, its shared library, open files, packages, ports, disk.
 
 Tested by tests/doctor/test_faults.py.
 """
@@ -12,6 +12,8 @@ from importlib import metadata
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import GIB, Subject
+from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.environment import OPEN_FILES, check_open_files
 from transformer_serving.desk.local.record import Ports, StackRecord
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.libpython import PACKAGE, libpython_folder
@@ -44,6 +46,19 @@ def check_libpython(subject: Subject) -> Findings:
         yield ok("Triton's Python stub finds a shared libpython")
 
 
+def check_files(subject: Subject) -> Findings:
+    if subject.from_file:
+        yield skipped("the stack of --env-file is not started here")
+        return
+    try:
+        check_open_files()
+    except Failure as fault:
+        why, _, fix = str(fault).partition(": ")
+        yield failure(why, fix)
+    else:
+        yield ok(f"the {OPEN_FILES} open files that the stack needs are allowed")
+
+
 def check_packages(subject: Subject) -> Findings:
     for name, pin in subject.lock.packages.items():
         # The first of a name on the path is the one that Python imports.
@@ -65,6 +80,9 @@ def check_ports(subject: Subject) -> Findings:
     """Free, or used by the very stack that is looked at."""
     if subject.from_file:
         yield skipped("the stack of --env-file does not listen here by this kit's doing")
+        return
+    if subject.silent is not None:
+        yield skipped("whether the stack has its ports cannot be asked: see 'parts'")
         return
     record = subject.record or StackRecord(Ports(), "", "")
     ports = record.listening()

@@ -14,6 +14,9 @@ def check_parts(subject: Subject) -> Findings:
     if subject.record is None:
         yield skipped("no embedded stack is looked at")
         return
+    if subject.silent is not None:
+        yield failure(subject.silent.why, subject.silent.fix)
+        return
     if not subject.running:
         yield (
             failure(

@@ -24,6 +24,7 @@ from transformer_serving.desk.versions.lock import Lock, read_lock
 
 if TYPE_CHECKING:
     from transformer_serving.desk.local.health import PartStatus
+    from transformer_serving.desk.local.supervision import SilentSupervisor
 
 GIB = 1 << 30
 _RUN_S = 20.0
@@ -68,11 +69,23 @@ class Subject:
 
     @cached_property
     def running(self) -> bool:
-        """Whether the embedded stack of this folder is up."""
-        from transformer_serving.desk.local.supervision import Supervisor
+        """Whether the embedded stack of this folder is up, as far as its supervisor says so."""
+        return self._up is True
 
-        # Asking the supervisor makes a folder for its socket; a stack that never ran needs none.
-        return self.record is not None and self.was_started and Supervisor(self.state).is_up()
+    @property
+    def silent(self) -> SilentSupervisor | None:
+        """Why it cannot be said whether it is up."""
+        return None if isinstance(self._up, bool) else self._up
+
+    @cached_property
+    def _up(self) -> bool | SilentSupervisor:
+        from transformer_serving.desk.local.supervision import SilentSupervisor, Supervisor
+
+        try:
+            # Asking it makes a folder for its socket; a stack that never ran needs none.
+            return self.record is not None and self.was_started and Supervisor(self.state).is_up()
+        except SilentSupervisor as silent:
+            return silent
 
     @property
     def was_started(self) -> bool:
@@ -111,10 +124,11 @@ def subject_of(
     log: Path | None = None,
     key: str | None = None,
 ) -> Subject:
-    """Raises Failure for an --env-file or a stack.json that cannot be read, and for a key that is
-    none.
+    """Raises Failure for an --env-file that cannot be read, and for a key that is none; without
+    that file for a stack.json that cannot be read or is somebody else's.
     """
-    record = load_record(state)
+    # Who may call docker is often root, beside a stack of its user that is not looked at.
+    record = None if env_file is not None else load_record(state)
     environment = dict(os.environ)
     if env_file is not None:
         # docker/example.env has each name, and compose takes an empty one for one that is not set.
@@ -126,7 +140,7 @@ def subject_of(
     return Subject(
         state=state,
         environment=environment,
-        record=None if env_file is not None else record,
+        record=record,
         from_file=env_file is not None,
         is_state_named=is_state_named,
         bundle=bundle,

@@ -47,6 +47,12 @@ CHECKS = (
         machine.check_libpython,
     ),
     Check(
+        "open-files",
+        "how many files a process may hold open (ulimit -Hn)",
+        "it is less than the embedded stack needs, 1024; skipped beside --env-file",
+        machine.check_files,
+    ),
+    Check(
         "packages",
         "clearml, clearml-serving, nvidia-pytriton and openvino-genai as installed",
         "one is missing or not the lock's version",
@@ -61,7 +67,7 @@ CHECKS = (
     Check(
         "parts",
         "each part of the embedded stack, as status asks it",
-        "one is not well, or what kept them is gone without 'down'",
+        "one is not well, or what keeps them does not answer, or is gone without 'down'",
         parts.check_parts,
     ),
     Check(

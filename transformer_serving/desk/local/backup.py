@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import shutil
 import time
@@ -20,6 +21,7 @@ from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import undisturbed
 from transformer_serving.desk.local import backup_file
+from transformer_serving.desk.local.owner import check_owner
 from transformer_serving.desk.local.parts import control_plane_data
 from transformer_serving.desk.local.record import (
     StackRecord,
@@ -42,6 +44,8 @@ from transformer_serving.desk.local.stored_data import (
 _YOURS = Path("monitoring", "alertmanager.yaml")
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _AT_FDCWD = -100
+# What a file system answers that has no exchange, or a kernel.
+_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP)
 
 
 def backup(state: Path, target: Path) -> dict[str, Any]:
@@ -63,9 +67,10 @@ def backup(state: Path, target: Path) -> dict[str, Any]:
 def restore(state: Path, source: Path) -> dict[str, Any]:
     """Put a backup in place of what is there, which is kept beside it.
 
-    Raises Failure where the stack runs, the file is not a whole backup that this kit can serve, or
-    there is no room: what is there is then as it was.
+    Raises Failure where the stack runs or is somebody else's, the file is not a whole backup that
+    this kit can serve, or there is no room: what is there is then as it was.
     """
+    check_owner(state)
     data = control_plane_data(state)
     now = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     new, kept = beside(data, now), data.with_name(f"{data.name}.before-{now}")
@@ -158,8 +163,17 @@ def _exchange(data: Path, new: Path) -> None:
     result = ctypes.CDLL(None, use_errno=True).renameat2(
         _AT_FDCWD, os.fsencode(data), _AT_FDCWD, os.fsencode(new), _EXCHANGE
     )
-    if result != 0:
-        raise Failure(f"{data} cannot be exchanged: {os.strerror(ctypes.get_errno())}")
+    if result == 0:
+        return
+    code = ctypes.get_errno()
+    # Two renames would leave no data between them, which a control plane begins anew.
+    on = (
+        "; its file system cannot exchange two folders, as NFS cannot: restore with --state into a "
+        "folder on another one, such as ext4 or xfs"
+        if code in _CANNOT
+        else ""
+    )
+    raise Failure(f"{data} cannot be exchanged: {os.strerror(code)}{on}")
 
 
 def _restore_record(state: Path, stored: StackRecord) -> None:

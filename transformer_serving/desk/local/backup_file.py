@@ -21,7 +21,7 @@ from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.replacement import replacing
 from transformer_serving.control_plane import integrity
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.record import StackRecord, load_record
+from transformer_serving.desk.local.record import StackRecord, stored_record
 
 _MANIFEST, RECORD = "backup.json", "stack.json"
 _FORMAT = 1
@@ -90,7 +90,7 @@ def unpack(source: Path | IO[bytes], new: Path) -> StackRecord:
     for file, wanted in hashes.items():
         if not (new / file).is_file() or _hash(new / file) != wanted:
             raise Failure(f"{name} is damaged: {file} in it is not what was backed up")
-    record = load_record(new)
+    record = stored_record(new)
     if record is None or integrity.DATABASE not in hashes:
         raise Failure(f"{name} is not a whole backup")
     for file in (_MANIFEST, RECORD):

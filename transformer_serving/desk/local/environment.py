@@ -6,6 +6,7 @@ Tested by tests/local/test_parts.py and tests/local/test_supervision.py.
 from __future__ import annotations
 
 import math
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +35,8 @@ from transformer_serving.gateway.settings import (
 
 # Of a part that is told to end, until it is killed.
 PART_STOP_S = 12
+# What supervisord asks for before it starts.
+OPEN_FILES = 1024
 # What the gateway takes to leave, once what ran in it has been cut.
 _LEAVE_S = 5
 
@@ -108,6 +111,26 @@ def check_libpython() -> None:
         libpython_folder()
     except EngineError as error:
         raise Failure(str(error), exit_code=2) from None
+
+
+def check_open_files() -> None:
+    """Raise Failure (exit code 2) where this user may not hold as many as supervisord asks for.
+
+    The soft limit it raises itself, and the gateway its own; the hard one is raised here, for this
+    process and what it starts, where that is allowed.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard >= OPEN_FILES:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
+    except (OSError, ValueError):
+        raise Failure(
+            f"at most {hard} open files are allowed here (ulimit -Hn), the stack needs "
+            f"{OPEN_FILES}: raise it, as in /etc/security/limits.conf, by systemd's LimitNOFILE or "
+            "a container's --ulimit nofile",
+            exit_code=2,
+        ) from None
 
 
 def environment_of_parts(

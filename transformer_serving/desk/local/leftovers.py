@@ -17,7 +17,7 @@ import psutil
 from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.environment import PART_STOP_S
-from transformer_serving.desk.local.record import sockets_of
+from transformer_serving.desk.local.sockets import sockets_of
 
 SUPERVISOR = "supervisor.supervisord"
 # Its variable of how long the front door has to end: a `down` in another shell knows it by that.
@@ -54,12 +54,17 @@ def sweep(state: Path) -> int:
 
     The supervisor first: it ends the parts in their order, and would start again what ends before.
     """
-    supervisors = [process for process in leftovers(state) if _supervises(process, state)]
-    patience_s = _STOP_S + max(map(_longer_s, supervisors), default=0)
-    end_processes(supervisors, patience_s, lambda: _wake(state))
+    keepers = supervisors(state)
+    patience_s = _STOP_S + max(map(_longer_s, keepers), default=0)
+    end_processes(keepers, patience_s, lambda: _wake(state))
     left = list(leftovers(state))
     end_processes(left, 8.0)
-    return 0 if supervisors else len(left)
+    return 0 if keepers else len(left)
+
+
+def supervisors(state: Path) -> list[psutil.Process]:
+    """Those of this stack that are alive: one, or none after a crash."""
+    return [process for process in leftovers(state) if _supervises(process, state)]
 
 
 def _supervises(process: psutil.Process, state: Path) -> bool:

@@ -16,7 +16,8 @@ from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.command_line import STATE_VARIABLE, command_line, usual_state
 from transformer_serving.desk.failure import Failure, no_space
-from transformer_serving.desk.local.sockets import is_folder_of, socket_folder
+from transformer_serving.desk.local.owner import check_owner
+from transformer_serving.desk.local.sockets import RECORD, socket_folder
 
 if TYPE_CHECKING:
     from transformer_serving.engine.triton_process import TritonAddresses
@@ -26,7 +27,6 @@ LOOPBACK = "127.0.0.1"
 MONITORING = ("prometheus", "alertmanager")
 # How often the gateway's workers and the controller look at the control plane.
 POLL_SECONDS = 2
-_RECORD = "stack.json"
 # Counts up with every change of stack.json that an older kit could not work with. 1 is taken: a
 # stack.json without a number is of that one.
 FORMAT = 2
@@ -117,16 +117,6 @@ def new_record(state: Path, ports: Ports) -> StackRecord:
     )
 
 
-def sockets_of(state: Path) -> Path:
-    """Where the stack that runs has its sockets: as stack.json says, whatever TMPDIR is today."""
-    try:
-        stored = Path(json.loads((state / _RECORD).read_text("utf-8"))["sockets"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return socket_folder(state)
-    # The stack.json of a copied folder names those of the stack that it was copied from.
-    return stored if is_folder_of(state, stored) else socket_folder(state)
-
-
 def state_directory(given: str | None = None) -> Path:
     """Under the one name that it has however it is given: a stack's processes bear it."""
     named = Path(given) if given else usual_state()
@@ -172,13 +162,19 @@ class BrokenRecord(Failure):
 def has_record(state: Path) -> bool:
     """Whether a stack was ever started there, also where its record cannot be read."""
     with usable(state):
-        return (state / _RECORD).exists()
+        return (state / RECORD).exists()
 
 
 def load_record(state: Path) -> StackRecord | None:
     """The record, or None where no stack was ever started. Raises BrokenRecord, and Failure for a
-    file of somebody else's."""
-    path = state / _RECORD
+    stack of somebody else's."""
+    check_owner(state)
+    return stored_record(state)
+
+
+def stored_record(state: Path) -> StackRecord | None:
+    """The same in a folder that is no stack's, such as an unpacked backup's."""
+    path = state / RECORD
     try:
         values = json.loads(path.read_text("utf-8"))
         if int(values["format"]) > FORMAT:
@@ -233,7 +229,7 @@ def require_record(state: Path) -> StackRecord:
 
 def save_record(state: Path, record: StackRecord) -> None:
     """Write stack.json for this user only, replacing it in one step."""
-    write_private(state / _RECORD, record_text(record))
+    write_private(state / RECORD, record_text(record))
 
 
 def record_text(record: StackRecord) -> str:
@@ -242,7 +238,9 @@ def record_text(record: StackRecord) -> str:
 
 
 def make_private(folder: Path) -> None:
-    """Make the state folder, for this user only. Raises Failure for one that is not a stack's."""
+    """Make the state folder, for this user only. Raises Failure for one that is not a stack's, or
+    that of somebody else's."""
+    check_owner(folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
@@ -251,7 +249,7 @@ def make_private(folder: Path) -> None:
     if not found.st_mode & 0o077:
         return
     shared = found.st_uid != os.getuid() or found.st_mode & stat.S_ISVTX
-    if shared or not ((folder / "stack.json").exists() or not any(folder.iterdir())):
+    if shared or not ((folder / RECORD).exists() or not any(folder.iterdir())):
         raise Failure(
             f"{folder} is open to other users and is not a stack's own; name a new folder with "
             f"--state or {STATE_VARIABLE}",

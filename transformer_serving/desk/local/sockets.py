@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import stat
@@ -15,6 +16,9 @@ from pathlib import Path
 
 from transformer_serving.desk.failure import Failure
 
+# Where a stack keeps what `up` decided, the folder of its sockets among it.
+RECORD = "stack.json"
+_PREFIX = "transformer-serving-"
 # Without characters that mean something in an address, or in a list of them.
 _PLAIN = re.compile(r"[\w./-]{1,90}", re.ASCII)
 
@@ -34,6 +38,26 @@ def socket_folder(state: Path) -> Path:
     return folder
 
 
+def sockets_of(state: Path) -> Path:
+    """Where the stack that runs has its sockets: as stack.json says, whatever TMPDIR is today."""
+    stored = stored_sockets(state)
+    # The stack.json of a copied folder names those of the stack that it was copied from.
+    return stored if stored and is_folder_of(state, stored) else socket_folder(state)
+
+
+def stored_sockets(state: Path) -> Path | None:
+    """As stack.json has it; None where that cannot be read."""
+    try:
+        return Path(json.loads((state / RECORD).read_text("utf-8"))["sockets"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def is_of_this_user(folder: Path | None) -> bool:
+    """By its name alone; it may be gone."""
+    return folder is not None and folder.name.startswith(f"{_PREFIX}{os.getuid()}-")
+
+
 def is_folder_of(state: Path, folder: Path) -> bool:
     """Whether that is one of this state's, made where TMPDIR was then; it may be gone."""
     try:
@@ -51,7 +75,7 @@ def remove_sockets_of(state: Path, folder: Path) -> None:
 
 def _name(state: Path) -> str:
     digest = hashlib.sha256(os.fsencode(state)).hexdigest()[:12]
-    return f"transformer-serving-{os.getuid()}-{digest}"
+    return f"{_PREFIX}{os.getuid()}-{digest}"
 
 
 def _private(folder: Path) -> bool:

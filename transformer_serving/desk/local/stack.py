@@ -21,6 +21,7 @@ from transformer_serving.desk.local import health, monitoring
 from transformer_serving.desk.local.environment import unheard
 from transformer_serving.desk.local.leftovers import has_leftovers, sweep
 from transformer_serving.desk.local.open_triton import open_tritons
+from transformer_serving.desk.local.owner import check_owner
 from transformer_serving.desk.local.parts import BY_NAME, parts_of
 from transformer_serving.desk.local.record import (
     BrokenRecord,
@@ -30,14 +31,19 @@ from transformer_serving.desk.local.record import (
     has_record,
     load_record,
     save_record,
-    sockets_of,
     usable,
     with_room,
 )
-from transformer_serving.desk.local.sockets import remove_sockets_of
-from transformer_serving.desk.local.supervision import Supervisor, stopped
+from transformer_serving.desk.local.sockets import remove_sockets_of, sockets_of
+from transformer_serving.desk.local.supervision import SilentSupervisor, Supervisor, stopped
 from transformer_serving.desk.local.turn import own_turn
-from transformer_serving.desk.local.wanted import Asked, check_ports, provided, wanted_record
+from transformer_serving.desk.local.wanted import (
+    Asked,
+    check_ports,
+    check_room,
+    provided,
+    wanted_record,
+)
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.versions.lock import read_lock
 
@@ -139,8 +145,16 @@ def wait_until_healthy(
     """
     deadline = time.monotonic() + _WAIT_S
     while True:
-        processes = supervisor.processes()
-        if not processes and not supervisor.is_up():
+        try:
+            processes = supervisor.processes()
+            is_up = bool(processes) or supervisor.is_up()
+        except SilentSupervisor:
+            # While models load a machine may have no time for it.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.15)
+            continue
+        if not is_up:
             raise Failure(f"{', '.join(names)} could not be waited for: {stopped(state)}")
         statuses = [
             health.part_status(BY_NAME[name], state, record, processes.get(name)) for name in names
@@ -149,6 +163,8 @@ def wait_until_healthy(
         if not ill:
             return
         if time.monotonic() > deadline:
+            # A full disk keeps logs empty.
+            check_room(state)
             log = state / "logs" / f"{ill[0].name}.log"
             raise Failure(
                 f"{ill[0].name} did not become healthy within {_WAIT_S:.0f} s: {ill[0].health}; "
@@ -158,7 +174,11 @@ def wait_until_healthy(
 
 
 def stop(state: Path, report: StepReport) -> int:
-    """Stop everything in reverse order; also what a crash left. Returns processes swept up."""
+    """Stop everything in reverse order; also what a crash left. Returns processes swept up.
+
+    Raises Failure for a stack of somebody else's.
+    """
+    check_owner(state)
     report("stopping")
     # A folder that nobody has started in is not made for the lock.
     with usable(state), own_turn(state, report, insists=True) if state.is_dir() else nullcontext():

@@ -31,14 +31,23 @@ from transformer_serving.desk.local.environment import (
     environment_of_parts,
     stop_seconds,
 )
-from transformer_serving.desk.local.leftovers import GRACE, SUPERVISOR, supervisor_socket, sweep
+from transformer_serving.desk.local.leftovers import (
+    GRACE,
+    SUPERVISOR,
+    supervisor_socket,
+    supervisors,
+    sweep,
+)
 from transformer_serving.desk.local.parts import PARTS
 from transformer_serving.desk.local.record import write_private
 
-_RPC_S = 60.0
+# Of what it does, such as to stop a part; and of what it only says.
+_RPC_S, _ANSWER_S = 60.0, 8.0
 # Its variables of where its socket and the Python of its parts are.
 _LISTENER, _PYTHON = "TRANSFORMER_SERVING_SUPERVISOR_SOCKET", "TRANSFORMER_SERVING_PART_PYTHON"
-# What asking a supervisor raises that is not there, or leaves.
+# What asking a supervisor raises that is there and does not answer: so many may wait that none can.
+_UNANSWERED = (TimeoutError, BlockingIOError)
+# And one that is not there, or leaves.
 _SILENT = (OSError, http.client.HTTPException, xmlrpc.client.Error)
 # One that ends sooner after its start waits before the next, each time a second longer; above what
 # its imports take, or one that they end would be started again without a pause.
@@ -109,14 +118,30 @@ stdout_logfile_backups={LOG_BACKUPS}
 """
 
 
-class _UnixTransport(xmlrpc.client.Transport):
+class SilentSupervisor(Failure):
+    """It is there and does not answer: what it keeps may serve all the same."""
+
     def __init__(self, state: Path) -> None:
+        pids = [process.pid for process in supervisors(state)]
+        named = f" (pid {pids[0]})" if pids else ""
+        self.why = (
+            f"the supervisor{named} does not answer: it is stopped, or this machine has no memory "
+            "or no time for it; its parts may serve on"
+        )
+        going_on = f"let it go on: kill -CONT {pids[0]}; or " if pids else ""
+        self.fix = f"{going_on}end the whole stack: {command_line('down', state)}"
+        super().__init__(f"{self.why}; {self.fix}")
+
+
+class _UnixTransport(xmlrpc.client.Transport):
+    def __init__(self, state: Path, timeout_s: float) -> None:
         super().__init__()
         self._state = state
+        self._timeout_s = timeout_s
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
         # Where close() looks for it.
-        self._connection = host, UnixConnection(supervisor_socket(self._state), _RPC_S)
+        self._connection = host, UnixConnection(supervisor_socket(self._state), self._timeout_s)
         return self._connection[1]
 
     def request(self, *arguments: Any, **named: Any) -> Any:
@@ -127,25 +152,32 @@ class _UnixTransport(xmlrpc.client.Transport):
             self.close()
 
 
+def _calls(state: Path, timeout_s: float) -> Any:
+    transport = _UnixTransport(state, timeout_s)
+    return xmlrpc.client.ServerProxy("http://localhost", transport=transport).supervisor
+
+
 class Supervisor:
     """The supervisor of one state folder."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
-        self._rpc: Any = xmlrpc.client.ServerProxy(
-            "http://localhost", transport=_UnixTransport(state)
-        ).supervisor
+        self._rpc = _calls(state, _RPC_S)
+        self._asked = _calls(state, _ANSWER_S)
 
     def is_up(self) -> bool:
+        """Raises SilentSupervisor where nobody can tell: what it keeps may serve."""
         try:
-            return bool(self._rpc.getState()["statename"] == "RUNNING")
+            return bool(self._asked.getState()["statename"] == "RUNNING")
+        except _UNANSWERED as error:
+            raise SilentSupervisor(self.state) from error
         except _SILENT:
             return False
 
     def environment(self) -> dict[str, str] | None:
         """What it was started with and gives to its parts; None where that cannot be read."""
         try:
-            return psutil.Process(self._rpc.getPID()).environ()
+            return psutil.Process(self._asked.getPID()).environ()
         except (*_SILENT, psutil.Error):
             return None
 
@@ -193,15 +225,19 @@ class Supervisor:
         except xmlrpc.client.Fault as fault:
             if "ALREADY_STARTED" not in fault.faultString:
                 raise Failure(f"{name} could not be started: {fault.faultString}") from fault
+        except _UNANSWERED as error:
+            raise SilentSupervisor(self.state) from error
         except _SILENT as error:
             raise Failure(f"{name} could not be started: {stopped(self.state)}") from error
 
     def processes(self) -> dict[str, Process]:
-        """Every part by name; empty when the supervisor does not answer."""
+        """Every part by name; empty when the stack is down. Raises SilentSupervisor."""
         if not self.is_up():
             return {}
         try:
-            rows = self._rpc.getAllProcessInfo()
+            rows = self._asked.getAllProcessInfo()
+        except _UNANSWERED as error:
+            raise SilentSupervisor(self.state) from error
         except _SILENT:  # it began to leave between the two questions
             return {}
         return {

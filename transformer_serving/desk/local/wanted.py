@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,7 +15,11 @@ from pathlib import Path
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
-from transformer_serving.desk.local.environment import check_libpython, check_settings
+from transformer_serving.desk.local.environment import (
+    check_libpython,
+    check_open_files,
+    check_settings,
+)
 from transformer_serving.desk.local.free_ports import free_row
 from transformer_serving.desk.local.leftovers import has_leftovers
 from transformer_serving.desk.local.record import (
@@ -30,6 +35,8 @@ from transformer_serving.desk.local.sockets import socket_folder
 from transformer_serving.desk.local.supervision import Supervisor
 
 _ROW = len(fields(Ports))
+# Of the disk, with less of which no part comes to answer: bytes.
+_LEAST_ROOM = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ def provided(state: Path, *, watched: bool) -> tuple[str, ...]:
     """
     # Whose folder it is comes first; then what is missing is said before one is made.
     load_record(state)
+    check_open_files()
     check_libpython()
     check_settings(os.environ)
     watchers = monitoring.chosen(os.environ) if watched else ()
@@ -82,6 +90,8 @@ def wanted_record(state: Path, asked: Asked) -> tuple[StackRecord, bool]:
     why = None if running else health.data_fault(state)
     if why is not None:
         raise Failure(why)
+    if not running:
+        check_room(state)
     if running and record is not None:
         _refuse_changes(state, record, asked)
         return _with_watchers(state, record, asked), True
@@ -126,6 +136,16 @@ def _next_record(state: Path, record: StackRecord | None, asked: Asked) -> Stack
         open_inference=asked.open_inference,
         monitoring=asked.watchers,
     )
+
+
+def check_room(state: Path) -> None:
+    """Raise Failure where the folder's disk has no room for what the parts write as they start.
+
+    It is tried: what a file system says is free may be another user's, or nobody's by a quota.
+    """
+    with with_room(state), tempfile.TemporaryFile(dir=state) as trial:
+        trial.write(bytes(_LEAST_ROOM))
+        trial.flush()
 
 
 def check_ports(ports: Mapping[str, int], moving: Callable[[], str]) -> None:

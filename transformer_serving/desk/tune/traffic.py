@@ -16,10 +16,11 @@ from transformer_serving.desk.watch.counters import Page, Rise
 from transformer_serving.desk.watch.look import figures_of
 
 LOOK_S = 5.0
-# Requests of any status; golden ones are in none of these.
-_ANSWERED = "requests_total"
+# Answers of any status, as the gateway tells them, to whom every endpoint's come, and as a bundle's
+# own code does; golden requests are in neither.
+_ANSWERED = ("request_duration_seconds_count", "requests_total")
 # What has not been answered yet, such as a stream.
-_UNDERWAY = ("waiting_tokens", "running_streams")
+_UNDERWAY = ("gateway_requests_in_flight", "waiting_tokens", "running_streams")
 
 
 class Traffic:
@@ -33,7 +34,10 @@ class Traffic:
         """How many were answered since the last look, or 1 where one waits now."""
         after = self._look()
         risen = self._rise.next(after.counters)
-        answered = sum(value for series, value in risen.items() if series.name == _ANSWERED)
+        answered = max(
+            sum(value for series, value in risen.items() if series.name == name)
+            for name in _ANSWERED
+        )
         waiting = sum(after.gauge(name) or 0 for name in _UNDERWAY)
         return round(answered) or int(waiting > 0)
 
