@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.desk.builders.sample_rows import of_length
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 
@@ -50,11 +51,10 @@ def _change(
 ) -> float:
     """The largest change of a number by padding, as a part of the largest number."""
     largest = 0.0
-    for text in encoded:
-        size = len(text.ids)
-        roomier = next((one for one in endpoint.tokens.buckets if one > size), size)
+    for one in encoded:
+        text, roomier = _with_room(one, endpoint.tokens.buckets)
         rows = []
-        for length in (size, roomier):
+        for length in (len(text.ids), roomier):
             tokens = replace(
                 endpoint.tokens, max_length=length, buckets=(length,), padding_side=side
             )
@@ -62,6 +62,15 @@ def _change(
             rows += local.run([text])
         largest = max(largest, _distance(*rows))
     return largest
+
+
+def _with_room(text: Encoded, buckets: Sequence[int]) -> tuple[Encoded, int]:
+    """The text and a length that it can be padded to; a text that fills the last one is cut."""
+    size = len(text.ids)
+    roomier = next((one for one in buckets if one > size), None)
+    if roomier is None:
+        return of_length(text, max(1, size // 2)), size
+    return text, roomier
 
 
 def _distance(alone: Row, padded: Row) -> float:

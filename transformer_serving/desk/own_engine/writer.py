@@ -113,6 +113,8 @@ def write_own_bundle(own: OwnEngine, target: Path, say: Callable[[str], None]) -
         files = replace(_copied(own, engine, Path(scratch)), outputs=names)
         endpoint, golden = _tried(own, endpoint, tokenizer, files)
         proven = own_proof(endpoint, tokenizer.content, files, own.body)
+        if unproven := proven.facts.get("unproven"):
+            say(f"unproven where it is served: {unproven}")
         content = BundleContent(
             endpoint=endpoint,
             tokenizer=tokenizer,
