@@ -76,6 +76,17 @@ def test_an_onnx_file_states_its_tensors(
     assert file.is_file()
 
 
+def test_a_link_stays_and_leads_to_the_bundle(
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "disk" / "own")
+    done = made(tiny_classifier, tiny_bundle / "model" / "model.onnx", link)
+    assert done.exit_code == 0, done.output
+    assert link.is_symlink()
+    open_bundle(tmp_path / "disk" / "own")
+
+
 def test_labels_and_roles_that_the_files_do_not_say(
     tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
 ) -> None:
