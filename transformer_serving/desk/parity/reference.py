@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from preprocess.tensors import Tensor
+    from transformer_serving.desk.builders.files import Call
+
 Ask = Callable[[dict[str, Any]], Any]
 
 # How many answers of the reference tell another span of the same score from the same one.
@@ -56,21 +59,25 @@ def reference_rows(
 
     Shapes are the head's without the batch. Raises what the loading packages raise.
     """
+    call = reference_call(source, endpoint)
+    return [[output[0] for output in call(unpadded(endpoint, row))] for row in rows]
+
+
+def reference_call(source: ModelSource, endpoint: Endpoint) -> Call:
+    """The model's own module in float32, as an engine is called."""
     import torch
 
     from transformer_serving.desk.export.heads import load_head
 
-    with quiet(), torch.inference_mode():
+    with quiet():
         module = load_head(source, tuple(tensor.name for tensor in endpoint.inputs))
-        return [
-            [
-                output[0].numpy()
-                for output in module(
-                    *(torch.from_numpy(tensor.array) for tensor in unpadded(endpoint, row))
-                )
-            ]
-            for row in rows
-        ]
+
+    def call(tensors: Sequence[Tensor]) -> list[NDArray[np.generic]]:
+        with quiet(), torch.inference_mode():
+            found = module(*(torch.from_numpy(tensor.array) for tensor in tensors))
+            return [output.numpy() for output in found]
+
+    return call
 
 
 def _pipeline(task: str, source: ModelSource, endpoint: Endpoint, model: Any = None) -> Any:
