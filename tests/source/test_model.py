@@ -144,6 +144,14 @@ def test_the_smallest_length_of_the_files_counts(classifier: Path) -> None:
     assert open_source(str(classifier)).max_length == 30
 
 
+def test_a_length_beyond_the_models_is_refused_by_both_options_that_name_it(
+    classifier: Path,
+) -> None:
+    said = f"--max-length, or the MAX of --seq-len, must be from 1 to {POSITIONS} .*, got 49"
+    with pytest.raises(ConversionRefused, match=said):
+        tokens_of(open_source(str(classifier)), POSITIONS + 1, ())
+
+
 @pytest.mark.parametrize("place", ["", "0_Transformer"])
 def test_settings_of_a_transformer_module_count_beside_modules_json_alone(
     tmp_path: Path, place: str
