@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.desk.export.endpoint_json import TASKS_CUT_BY_TOKENIZER
+from transformer_serving.desk.export.heads import attention_of
 from transformer_serving.desk.export.onnx import quiet
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.shapes import unpadded
@@ -96,6 +97,8 @@ def _pipeline(task: str, source: ModelSource, endpoint: Endpoint, model: Any = N
         device="cpu",
         dtype=torch.float32,
         trust_remote_code=False,
+        # Taken where the model is loaded here, and unheeded where it is given.
+        model_kwargs={"attn_implementation": attention_of(source)},
     )
 
 
@@ -163,7 +166,10 @@ def _zero_shot_classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(
-        str(source.encoder), dtype=torch.float32, trust_remote_code=False
+        str(source.encoder),
+        dtype=torch.float32,
+        attn_implementation=attention_of(source),
+        trust_remote_code=False,
     )
     assert endpoint.classification is not None
     # The pipeline looks for entailment there, and fails where a config has id2label alone.
@@ -236,7 +242,7 @@ def _cross_encoder(source: ModelSource, endpoint: Endpoint) -> Any:
         str(source.folder),
         device="cpu",
         trust_remote_code=False,
-        model_kwargs={"dtype": torch.float32},
+        model_kwargs={"dtype": torch.float32, "attn_implementation": attention_of(source)},
     )
     _set_length(model, endpoint)
     return model
