@@ -99,6 +99,7 @@ TESTED = [
     *_rows("roberta", ANSWERS),
     *AGAIN,
     *_OTHERS,
+    *_rows("gemma2", CLASSIFIES),
     *_PADDED_LEFT,
 ]
 ALL = [

@@ -253,6 +253,18 @@ FAMILIES = {
         ),
         _qwen,
     ),
+    # Its attention's logits are capped, which torch's fused attention leaves out.
+    "gemma2": Family(
+        "Gemma2",
+        _sized(
+            transformers.Gemma2Config,
+            num_key_value_heads=2,
+            head_dim=8,
+            sliding_window=16,
+            query_pre_attn_scalar=8,
+        ),
+        _qwen,
+    ),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -248,7 +249,7 @@ def broken(model: Path, folder: Path, *, pickles: bool = False) -> Path:
     (target / "pytorch_model.bin").unlink()
     if pickles:
         shards = {"lm_head.weight": "pytorch_model-00001-of-00001.bin"}
-        (target / "pytorch_model-00001-of-00001.bin").write_bytes(b"a pickle")
+        (target / "pytorch_model-00001-of-00001.bin").write_bytes(pickle.dumps({}))
         (target / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": shards}))
     return target
 

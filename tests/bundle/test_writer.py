@@ -97,6 +97,28 @@ def test_every_file_carries_the_same_version(bundle: Path) -> None:
     ast.parse(code)
 
 
+@pytest.mark.parametrize("there", ["a bundle", "an empty folder", "nothing"])
+def test_a_link_stays_and_what_it_leads_to_is_replaced(
+    model: Path, kept_graphs: KeptGraphs, bundle: Path, tmp_path: Path, there: str
+) -> None:
+    """As where bundles are to lie on another disk."""
+    place, link = tmp_path / "disk" / "place", tmp_path / "link"
+    place.parent.mkdir()
+    if there == "a bundle":
+        bundle.rename(place)
+    elif there == "an empty folder":
+        place.mkdir()
+    link.symlink_to(place)
+    with conversions_of(kept_graphs):
+        convert_quietly(ConvertRequest(str(model), precision="fp32"), link)
+    assert link.readlink() == place
+    assert not place.is_symlink()
+    version = open_bundle(place).manifest.bundle_version
+    assert renew_bundle(link).manifest.bundle_version == version
+    assert link.readlink() == place
+    assert [path.name for path in place.parent.iterdir()] == ["place"]
+
+
 def test_config_is_what_triton_reads(bundle: Path) -> None:
     config = from_text((bundle / "model/config.pbtxt").read_text("utf-8"))
     endpoint = read_endpoint((bundle / "endpoint.json").read_bytes())

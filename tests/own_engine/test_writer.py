@@ -76,6 +76,17 @@ def test_an_onnx_file_states_its_tensors(
     assert file.is_file()
 
 
+def test_a_link_stays_and_leads_to_the_bundle(
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "disk" / "own")
+    done = made(tiny_classifier, tiny_bundle / "model" / "model.onnx", link)
+    assert done.exit_code == 0, done.output
+    assert link.is_symlink()
+    open_bundle(tmp_path / "disk" / "own")
+
+
 def test_labels_and_roles_that_the_files_do_not_say(
     tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
 ) -> None:
@@ -151,10 +162,9 @@ def test_a_brought_engine_is_padded_where_it_can_be(
     assert bundle.manifest.golden.answer == json.loads(plain.stdout)["golden"]["answer"]
 
 
-def test_an_engine_that_does_not_heed_its_mask_is_refused(
-    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
-) -> None:
-    model = onnx.load(str(tiny_bundle / "model" / "model.onnx"))
+def deaf_engine(heeding: Path, file: Path) -> Path:
+    """The same engine with a mask of its own, which is ones."""
+    model = onnx.load(str(heeding))
     for node in model.graph.node:
         for at, name in enumerate(node.input):
             if name == "attention_mask":
@@ -163,12 +173,31 @@ def test_an_engine_that_does_not_heed_its_mask_is_refused(
     ones = onnx.helper.make_node("Cast", ["same"], ["ones"], to=onnx.TensorProto.INT32)
     model.graph.node.insert(0, ones)
     model.graph.node.insert(0, same)
-    onnx.save(model, str(tmp_path / "deaf.onnx"))
-    done = made(tiny_classifier, tmp_path / "deaf.onnx", tmp_path / "own")
-    assert done.exit_code == 2
-    assert "padding changes what the engine gives by" in done.output
-    assert "attention_mask" in done.output
+    onnx.save(model, str(file))
+    return file
+
+
+@pytest.mark.parametrize("text", [TEXT, "the train left early " * 20], ids=["short", "longest"])
+def test_an_engine_that_does_not_heed_its_mask_is_refused(
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path, text: str
+) -> None:
+    """Also by a golden text that no length of a call has room behind."""
+    heeding = tiny_bundle / "model" / "model.onnx"
+    asked = ("--text", json.dumps({"text": text, "truncate": True}))
+    file = deaf_engine(heeding, tmp_path / "deaf.onnx")
+    done = made(tiny_classifier, file, tmp_path / "own", *asked)
+    refused(done, "padding changes what the engine gives by", "attention_mask")
     assert not (tmp_path / "own").exists()
+    assert made(tiny_classifier, heeding, tmp_path / "own", *asked).exit_code == 0
+
+
+def test_an_engine_without_a_parity_set_is_said_to_be_unproven(
+    tiny_classifier: Path, tmp_path: Path
+) -> None:
+    plan = (plan_file(tmp_path), tmp_path / "own", *PLAN_TENSORS, "--answer", "{}")
+    remark = "unproven where it is served: a plan cannot be run at the desk"
+    assert made(tiny_classifier, *plan).stdout.splitlines()[0] == remark
+    assert json.loads(made(tiny_classifier, *plan, "--json").stdout)["remarks"] == [remark]
 
 
 PAIRS = {

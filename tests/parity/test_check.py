@@ -13,7 +13,12 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
-from transformers import BertForSequenceClassification, BertForTokenClassification
+from transformers import (
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    FNetConfig,
+    FNetForSequenceClassification,
+)
 
 from tests.families import save_model
 from tests.tiny_models import (
@@ -27,6 +32,7 @@ from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import open_engine
+from transformer_serving.desk.convert import ConvertRequest, convert
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
 from transformer_serving.desk.export.onnx import GraphTensors, export_onnx
@@ -95,7 +101,7 @@ def test_one_changed_weight_is_refused(model: Model) -> None:
 
     report = model.report(edited(model, "weight", change))
     with pytest.raises(ConversionRefused, match="other --engine"):
-        refuse_when_over(report)
+        refuse_when_over(report, model.case)
 
 
 def test_a_dropped_mask_is_refused(model: Model) -> None:
@@ -114,6 +120,24 @@ def test_a_dropped_mask_is_refused(model: Model) -> None:
     assert report.largest_difference > TOLERANCES["fp32"].difference
     with pytest.raises(ConversionRefused, match=r"text \d+ with \d+ tokens in a batch of \d+"):
         refuse_when_over(report)
+
+
+def test_a_model_that_does_not_heed_its_mask_is_told_so_and_no_other_engine(
+    tmp_path: Path,
+) -> None:
+    """FNet mixes all tokens of a row by a Fourier transform, padding included."""
+    config = FNetConfig(
+        vocab_size=120, hidden_size=32, num_hidden_layers=1, intermediate_size=48,
+        max_position_embeddings=POSITIONS, num_labels=3, initializer_range=0.4,
+    )  # fmt: skip
+    torch.manual_seed(7)
+    FNetForSequenceClassification(config).save_pretrained(str(tmp_path / "model"))
+    save_tokenizer(tmp_path / "model")
+    request = ConvertRequest(str(tmp_path / "model"), engine="onnxruntime", precision="fp32")
+    with pytest.raises(ConversionRefused, match="does not answer as transformers") as refused:
+        convert(request, tmp_path / "bundle", lambda step, detail: None)
+    assert "when a text is padded: it does not heed its attention mask" in str(refused.value)
+    assert "try the other" not in str(refused.value)
 
 
 def test_another_padding_id_passes_because_the_mask_covers_it(model: Model) -> None:

@@ -19,6 +19,7 @@ import pytest
 import torch
 import transformers
 from huggingface_hub.utils._paths import filter_repo_objects
+from safetensors.torch import save_file
 from tokenizers import Tokenizer as Library
 from transformers import AutoTokenizer, BertForMaskedLM, BertForSequenceClassification
 
@@ -141,6 +142,14 @@ def test_roberta_counts_positions_from_its_padding_id(tmp_path: Path) -> None:
 def test_the_smallest_length_of_the_files_counts(classifier: Path) -> None:
     change(classifier / "tokenizer_config.json", model_max_length=30)
     assert open_source(str(classifier)).max_length == 30
+
+
+def test_a_length_beyond_the_models_is_refused_by_both_options_that_name_it(
+    classifier: Path,
+) -> None:
+    said = f"--max-length, or the MAX of --seq-len, must be from 1 to {POSITIONS} .*, got 49"
+    with pytest.raises(ConversionRefused, match=said):
+        tokens_of(open_source(str(classifier)), POSITIONS + 1, ())
 
 
 @pytest.mark.parametrize("place", ["", "0_Transformer"])
@@ -1009,6 +1018,7 @@ def test_pickled_weights_are_read_only_where_that_is_asked_for(classifier: Path)
     (classifier / "model.safetensors").rename(classifier / "pytorch_model.bin")
     with pytest.raises(ConversionRefused, match="'pytorch_model.bin' is a pickle.*--allow-pickle"):
         open_source(str(classifier))
+    torch.save({}, classifier / "pytorch_model.bin")
     assert open_source(str(classifier), allow_pickle=True).folder == classifier
 
 
@@ -1093,7 +1103,7 @@ def test_pickles_are_downloaded_for_the_folders_that_have_no_safetensors(
     others = ("consolidated.safetensors", "original/model.pth", "pytorch_model.bin", "model.gguf")
     for name in (*others, "2_Dense/pytorch_model.bin"):
         (repository / name).parent.mkdir(exist_ok=True)
-        (repository / name).write_bytes(b"")
+        torch.save({}, repository / name)
     with pytest.raises(ConversionRefused, match=r"no '2_Dense/model\.safetensors'.*--allow-pickle"):
         open_source("some-owner/some-model")
     assert not (snapshot / "2_Dense" / "pytorch_model.bin").exists()
@@ -1115,7 +1125,8 @@ def test_pickles_of_the_model_itself_are_downloaded_where_that_is_asked_for(
 ) -> None:
     repository, snapshot = hub
     save_classifier(repository)
-    (repository / "model.safetensors").rename(repository / "pytorch_model.bin")
+    (repository / "model.safetensors").unlink()
+    torch.save({}, repository / "pytorch_model.bin")
     (repository / "x.safetensors").write_bytes(b"")
     with pytest.raises(ConversionRefused, match=r"no 'model\.safetensors'.*--allow-pickle"):
         open_source("some-owner/some-model")
@@ -1169,7 +1180,7 @@ def test_a_text_is_as_long_as_the_positions_behind_the_padding_id(
     config.save_pretrained(str(tmp_path))
     save_tokenizer(tmp_path)
     change(tmp_path / "tokenizer_config.json", model_max_length=10**30)
-    (tmp_path / "model.safetensors").touch()
+    save_file({}, str(tmp_path / "model.safetensors"))
     longest = open_source(str(tmp_path), task="feature-extraction").max_length
     assert longest is not None
     model = transformers.AutoModel.from_config(config).eval()
@@ -1190,7 +1201,7 @@ def test_a_text_is_as_long_as_the_positions_that_a_family_calls_otherwise(
     config.save_pretrained(str(tmp_path))
     save_tokenizer(tmp_path)
     change(tmp_path / "tokenizer_config.json", model_max_length=10**30)
-    (tmp_path / "model.safetensors").touch()
+    save_file({}, str(tmp_path / "model.safetensors"))
     source = open_source(str(tmp_path), task="feature-extraction")
     assert source.max_length == 22
     model = transformers.AutoModel.from_config(config).eval()
@@ -1206,7 +1217,7 @@ def test_where_no_file_says_a_longest_text_any_may_be_asked_for(tmp_path: Path) 
     config.architectures = ["T5EncoderModel"]
     config.save_pretrained(str(tmp_path))
     save_tokenizer(tmp_path)
-    (tmp_path / "model.safetensors").touch()
+    save_file({}, str(tmp_path / "model.safetensors"))
     assert open_source(str(tmp_path), task="sentence-embedding").max_length == POSITIONS
     change(tmp_path / "tokenizer_config.json", model_max_length=10**30)
     source = open_source(str(tmp_path), task="sentence-embedding", pooling="mean")

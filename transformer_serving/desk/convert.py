@@ -40,6 +40,7 @@ from transformer_serving.desk.export.endpoint_json import (
 )
 from transformer_serving.desk.export.onnx import tensors_of
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.folder_replacement import place_of
 from transformer_serving.desk.language_model import convert_language_model
 from transformer_serving.desk.parity.bodies import golden_body
 from transformer_serving.desk.parity.check import TOLERANCES, ParityReport, prepare_case
@@ -128,6 +129,7 @@ def convert(
     bundle is also made where the former fails or is ended by KeyboardInterrupt, which is not raised
     then: `compared` says so.
     """
+    target = place_of(target)
     precisions, samples = _checked(request, target)
     progress("open", request.name or request.model)
     if request.task == GENERATION:

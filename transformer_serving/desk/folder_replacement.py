@@ -28,13 +28,20 @@ class _Place:
             self.target.rename(self.old)
 
 
+def place_of(target: Path) -> Path:
+    """Where a folder of this name is: for a link, whether or not there is anything yet, what it
+    leads to."""
+    return target.resolve() if target.is_symlink() else target
+
+
 @contextmanager
 def replacing_folder(target: Path) -> Iterator[Path]:
     """A new folder that takes the place of `target` when the block ends without an error; what was
     there is there again when it does not.
 
-    It is made beside `target`.
+    It is made beside `target`, or beside what that leads to where it is a link, which stays.
     """
+    target = place_of(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing_folders([target], aside=target.parent) as (fresh,):
         yield fresh

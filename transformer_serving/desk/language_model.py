@@ -28,6 +28,7 @@ from transformer_serving.desk.builders.language_model import (
     check_engine_parameters,
     open_language_model_engine,
 )
+from transformer_serving.desk.builders.room import room_told
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, write_bundle
 from transformer_serving.desk.export.language_model import export_language_model
@@ -176,7 +177,10 @@ def _built(exported: _Exported, precision: str, scratch: Path, progress: Progres
     progress("build", f"openvino {precision}")
     folder = scratch / precision
     folder.mkdir()
-    return build_language_model(precision, exported.model, exported.source, folder, exported.asked)
+    with room_told(scratch.parent):
+        return build_language_model(
+            precision, exported.model, exported.source, folder, exported.asked
+        )
 
 
 def _compared(

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
+from transformer_serving.desk.builders.room import room_told
 from transformer_serving.desk.builders.table import ENGINES, build_engine
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
@@ -66,11 +67,15 @@ class Workshop:
 
     def _made(self, engine: str, precision: str, place: Path) -> EngineFiles:
         """Raises PrecisionRefused with whatever a builder says; a refusal of its own is of the
-        model, whatever the precision, or says that it is not.
+        model, whatever the precision, or says that it is not. A full disk is a Failure.
         """
         program = ENGINES[engine].program
         what = f"engine {engine} cannot be built in {precision} of this model"
-        with precision_refused(what, (Failure, OSError, MemoryError)):
+        size = sum(file.stat().st_size for file in self.folder.iterdir() if file.is_file())
+        with (
+            precision_refused(what, (Failure, OSError, MemoryError)),
+            room_told(self.folder.parent, size),
+        ):
             graph = self.graph.path if program is None else program(self.source, precision, place)
             return build_engine(engine, precision, graph, place, self.shapes)
 

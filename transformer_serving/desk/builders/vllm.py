@@ -18,9 +18,8 @@ from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.language_model import LanguageModelSource
+from transformer_serving.desk.source.pickled_weights import INDEX, WHOLE
 
-_WHOLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _CONFIG = "config.json"
 _SETTINGS = (
     _CONFIG,
@@ -79,13 +78,13 @@ def _check_config(source: LanguageModelSource) -> None:
 
 def _weights(source: LanguageModelSource) -> list[str]:
     """The names of the weights' files, the index of several among them."""
-    if (source.folder / _WHOLE).is_file():
-        return [_WHOLE]
-    index = read_json(source.folder / _INDEX)
+    if (source.folder / WHOLE).is_file():
+        return [WHOLE]
+    index = read_json(source.folder / INDEX)
     if index is None:
         raise ConversionRefused(
-            f"engine vllm takes safetensors alone, and '{source.name}' has neither {_WHOLE} nor "
-            f"{_INDEX}; where you trust the writer of its weights, save them so: "
+            f"engine vllm takes safetensors alone, and '{source.name}' has neither {WHOLE} nor "
+            f"{INDEX}; where you trust the writer of its weights, save them so: "
             "AutoModelForCausalLM.from_pretrained(MODEL).save_pretrained(FOLDER), and convert "
             "FOLDER"
         )
@@ -95,12 +94,12 @@ def _weights(source: LanguageModelSource) -> list[str]:
         inside = Path(name).name == name and name.endswith(".safetensors")
         if not inside or not (source.folder / name).is_file():
             raise ConversionRefused(
-                f"{_INDEX} of '{source.name}' names '{name}', which is no safetensors file of its "
+                f"{INDEX} of '{source.name}' names '{name}', which is no safetensors file of its "
                 "folder; fetch the model whole"
             )
     if not shards:
-        raise ConversionRefused(f"{_INDEX} of '{source.name}' names no files; fetch the model anew")
-    return [_INDEX, *shards]
+        raise ConversionRefused(f"{INDEX} of '{source.name}' names no files; fetch the model anew")
+    return [INDEX, *shards]
 
 
 def _written(path: Path, values: Mapping[str, Any]) -> Path:

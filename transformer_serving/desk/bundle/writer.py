@@ -35,7 +35,7 @@ from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.bundle.gate import ON_WRITING, pass_gate
 from transformer_serving.desk.bundle.triton_config import config_text
 from transformer_serving.desk.failure import ConversionRefused, Failure
-from transformer_serving.desk.folder_replacement import replacing_folder
+from transformer_serving.desk.folder_replacement import place_of, replacing_folder
 from transformer_serving.desk.source.tokenizer import TokenizerFile
 from transformer_serving.engine.model_config import FILE_NAME as CONFIG, from_text
 from transformer_serving.engine.proof.greedy_set import GreedySet, is_greedy_set, read_greedy_set
@@ -107,7 +107,8 @@ def check_target(target: Path) -> None:
     _check_replaceable(target)
     if target.exists() and not is_bundle(target) and (target.is_file() or any(target.iterdir())):
         raise ConversionRefused(f"'{target}' exists and is no bundle; name another --output")
-    above = next(folder for folder in target.absolute().parents if folder.exists())
+    places = place_of(target).absolute().parents
+    above = next(folder for folder in places if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise ConversionRefused(f"nothing can be written into '{above}'; name another --output")
 

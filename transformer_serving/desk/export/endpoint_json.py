@@ -52,7 +52,8 @@ def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int
     longest = max_length or min(source.max_length or _LONGEST_UNSAID, _LONGEST_UNASKED)
     if not 1 <= longest <= (source.max_length or longest):
         raise ConversionRefused(
-            f"--max-length must be from 1 to {source.max_length} for this model, got {longest}"
+            f"--max-length, or the MAX of --seq-len, must be from 1 to {source.max_length} for "
+            f"this model, got {longest}"
         )
     tokenizer = source.tokenizer
     smaller = sorted({size for size in buckets if 0 < size < longest})

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.model import ModelSource
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def load_head(
     """
     import torch
 
-    parts, compute = _LOADERS[source.head](source, attention)
+    parts, compute = _LOADERS[source.head](source, attention_of(source, attention))
 
     class Head(torch.nn.Module):
         def __init__(self) -> None:
@@ -52,6 +53,13 @@ def load_head(
             return compute(dict(zip(names, tensors, strict=True)))
 
     return Head().eval()
+
+
+def attention_of(source: ModelSource, attention: str | None = FUSED) -> str | None:
+    """`attention`, or the eager one of a model that caps its attention's logits, as Gemma-2: the
+    fused one of torch leaves that out, with no more than a warning."""
+    config = read_json(source.encoder / "config.json") or {}
+    return EAGER if config.get("attn_logit_softcapping") else attention
 
 
 def _load(class_name: str, source: ModelSource, attention: str | None) -> Any:
@@ -206,7 +214,11 @@ def load_sentence_model(source: ModelSource, **model_arguments: Any) -> Any:
         str(source.folder),
         device="cpu",
         trust_remote_code=False,
-        model_kwargs={"dtype": torch.float32, **model_arguments},
+        model_kwargs={
+            "dtype": torch.float32,
+            "attn_implementation": attention_of(source),
+            **model_arguments,
+        },
     )
     asked = source.sentence.pooling if source.sentence else None
     if asked is not None:

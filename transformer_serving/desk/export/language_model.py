@@ -13,6 +13,7 @@ from typing import Any
 from transformer_serving.contract.error_line import named_line
 from transformer_serving.desk.export.onnx import quiet
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.interruption import reraise_interruption
 from transformer_serving.desk.source.language_model import LanguageModelSource
 
 # No two sizes of the example may be equal, or the tracer could take them for one.
@@ -37,7 +38,8 @@ def load_language_model(source: LanguageModelSource, attention: str | None = Non
             output_loading_info=True,
             trust_remote_code=False,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except Exception as error:
+        reraise_interruption(error)
         # Falcon and others choose among their own attentions by name.
         if isinstance(error, KeyError) and attention is not None and error.args == (attention,):
             raise _no_graph(source, _NO_PLACE) from error

@@ -19,6 +19,7 @@ from transformer_serving.contract.error_line import named_line
 from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TOKEN_ROLES
 from transformer_serving.desk.export.heads import EAGER, load_head
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.interruption import reraise_interruption
 from transformer_serving.desk.source.model import ModelSource
 
 if TYPE_CHECKING:
@@ -105,7 +106,9 @@ def load_module(
     """load_head, refused in words where the weights are not there or do not fit."""
     try:
         return load_head(source, names, attention)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    # What reads a damaged file ends in errors of many types, some of nobody's but its own.
+    except Exception as error:
+        reraise_interruption(error)
         raise ConversionRefused(
             f"the weights of '{source.name}' could not be loaded ({root_cause(error)})"
         ) from error

@@ -5,17 +5,14 @@ Tested by tests/own_engine/test_writer.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.parity.padding import change_by_padding
 
 if TYPE_CHECKING:
-    from preprocess.rows import Row
-    from preprocess.tokens import Encoded
     from transformer_serving.desk.builders.files import Call
 
 # How much of the largest number padding may change; dynamic int8 takes its ranges over it too.
@@ -35,7 +32,7 @@ def side_of_engine(
     encoded = LocalEndpoint(endpoint, tokenizer_json, call).work(body).encoded
     found = []
     for side in ("right", "left"):
-        found.append(_change(endpoint, side, tokenizer_json, call, encoded))
+        found.append(change_by_padding(endpoint, side, tokenizer_json, call, encoded))
         if found[-1] <= _ALLOWED.get(precision, _ALLOWED_ELSE):
             return side
     raise ConversionRefused(
@@ -43,31 +40,3 @@ def side_of_engine(
         "needs an input attention_mask that it heeds; export it again with one, use "
         "'transformer-serving convert', or say --precision int8 if it is quantized"
     )
-
-
-def _change(
-    endpoint: Endpoint, side: str, tokenizer_json: bytes, call: Call, encoded: Sequence[Encoded]
-) -> float:
-    """The largest change of a number by padding, as a part of the largest number."""
-    largest = 0.0
-    for text in encoded:
-        size = len(text.ids)
-        roomier = next((one for one in endpoint.tokens.buckets if one > size), size)
-        rows = []
-        for length in (size, roomier):
-            tokens = replace(
-                endpoint.tokens, max_length=length, buckets=(length,), padding_side=side
-            )
-            local = LocalEndpoint(replace(endpoint, tokens=tokens), tokenizer_json, call)
-            rows += local.run([text])
-        largest = max(largest, _distance(*rows))
-    return largest
-
-
-def _distance(alone: Row, padded: Row) -> float:
-    import numpy as np
-
-    scale = max(float(np.abs(array).max()) for array in alone) or 1.0
-    pairs = zip(alone, padded, strict=True)
-    far = max(float(np.abs(one - other).max()) for one, other in pairs) / scale
-    return far if np.isfinite(far) else float("inf")

@@ -25,6 +25,7 @@ from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
 from transformer_serving.desk.export.endpoint_json import cuts_unasked, limits_of, remark_of_uncut
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.folder_replacement import place_of
 from transformer_serving.desk.own_engine.engine import (
     check_file,
     engine_of,
@@ -96,6 +97,7 @@ def write_own_bundle(own: OwnEngine, target: Path, say: Callable[[str], None]) -
         raise ConversionRefused(
             f"task '{own.task}' cannot be served; use one of {', '.join(TASKS)}"
         )
+    target = place_of(target)
     check_target(target)
     engine = engine_of(own.file)
     check_file(engine, own.file)
@@ -113,6 +115,8 @@ def write_own_bundle(own: OwnEngine, target: Path, say: Callable[[str], None]) -
         files = replace(_copied(own, engine, Path(scratch)), outputs=names)
         endpoint, golden = _tried(own, endpoint, tokenizer, files)
         proven = own_proof(endpoint, tokenizer.content, files, own.body)
+        if unproven := proven.facts.get("unproven"):
+            say(f"unproven where it is served: {unproven}")
         content = BundleContent(
             endpoint=endpoint,
             tokenizer=tokenizer,

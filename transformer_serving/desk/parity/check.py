@@ -29,8 +29,10 @@ from transformer_serving.desk.parity.bodies import parity_bodies
 from transformer_serving.desk.parity.distance import Distance, distance
 from transformer_serving.desk.parity.engine_call import opened_or_refused
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint, short_enough
+from transformer_serving.desk.parity.padding import change_by_padding
 from transformer_serving.desk.parity.reference import (
     reference_answers,
+    reference_call,
     reference_name,
     reference_rows,
 )
@@ -103,8 +105,9 @@ class ParityReport:
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked of every engine of a model, and what the reference answers."""
+    """What is asked of every engine of the model `source`, and what the reference answers."""
 
+    source: ModelSource
     endpoint: Endpoint
     tokenizer_json: bytes
     bodies: Sequence[Mapping[str, Any]]
@@ -131,7 +134,7 @@ def prepare_case(source: ModelSource, endpoint: Endpoint) -> Case:
         ) from error
     # Of those that are too long the rows are cut.
     shapes = _shapes(source, endpoint, every)
-    return Case(endpoint, source.tokenizer.content, bodies, expected, shapes)
+    return Case(source, endpoint, source.tokenizer.content, bodies, expected, shapes)
 
 
 def _shapes(
@@ -224,10 +227,11 @@ def within(report: ParityReport) -> bool:
     )
 
 
-def refuse_when_over(report: ParityReport) -> None:
-    """Raise ConversionRefused, with the worst case, for a report over its precision's tolerance."""
+def refuse_when_over(report: ParityReport, case: Case | None = None) -> None:
+    """Raise ConversionRefused, with the worst case, for a report over its precision's tolerance; it
+    says where no engine is to blame, for which it asks the model of the `case` itself."""
     if not within(report):
-        raise ConversionRefused(f"{described(report)}; {_advice(report)}")
+        raise ConversionRefused(f"{described(report)}; {_advice(report, case)}")
 
 
 def described(report: ParityReport) -> str:
@@ -250,7 +254,7 @@ def described(report: ParityReport) -> str:
     )
 
 
-def _advice(report: ParityReport) -> str:
+def _advice(report: ParityReport, case: Case | None) -> str:
     if report.precision != "fp32":
         return "convert with --precision fp32, or auto for the fastest that passes"
     if report.shapes is not None and report.shapes.fault is None:
@@ -259,7 +263,23 @@ def _advice(report: ParityReport) -> str:
             "otherwise: compare the prompts, lengths, tokenizer settings and labels that the "
             "model's files say, and correct them"
         )
+    change = 0.0 if case is None else _change_of_the_model(case)
+    if change > TOLERANCES["fp32"].raw:
+        return (
+            f"the model itself, as transformers computes it, changes by {change:.2g} of its "
+            "largest number when a text is padded: it does not heed its attention mask, so that "
+            "texts of different lengths cannot share a call, whatever the --engine; convert "
+            "another model"
+        )
     return "the exported graph does not compute what the model does; try the other --engine"
+
+
+def _change_of_the_model(case: Case) -> float:
+    """By padding, of the model's own module: no engine is to blame for it."""
+    endpoint, content = case.endpoint, case.tokenizer_json
+    encoded = encoded_bodies(endpoint, content, case.bodies[:_BATCH])
+    call = reference_call(case.source, endpoint)
+    return change_by_padding(endpoint, endpoint.tokens.padding_side, content, call, encoded)
 
 
 def choose(
@@ -285,5 +305,5 @@ def choose(
         say(f"{said}; trying the next safer precision")
     files = build(precisions[-1])
     report = compare(case, files)
-    refuse_when_over(report)
+    refuse_when_over(report, case)
     return files, report

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.desk.export.endpoint_json import TASKS_CUT_BY_TOKENIZER
+from transformer_serving.desk.export.heads import attention_of
 from transformer_serving.desk.export.onnx import quiet
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.shapes import unpadded
@@ -25,6 +26,9 @@ from transformer_serving.desk.source.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from preprocess.tensors import Tensor
+    from transformer_serving.desk.builders.files import Call
 
 Ask = Callable[[dict[str, Any]], Any]
 
@@ -56,21 +60,25 @@ def reference_rows(
 
     Shapes are the head's without the batch. Raises what the loading packages raise.
     """
+    call = reference_call(source, endpoint)
+    return [[output[0] for output in call(unpadded(endpoint, row))] for row in rows]
+
+
+def reference_call(source: ModelSource, endpoint: Endpoint) -> Call:
+    """The model's own module in float32, as an engine is called."""
     import torch
 
     from transformer_serving.desk.export.heads import load_head
 
-    with quiet(), torch.inference_mode():
+    with quiet():
         module = load_head(source, tuple(tensor.name for tensor in endpoint.inputs))
-        return [
-            [
-                output[0].numpy()
-                for output in module(
-                    *(torch.from_numpy(tensor.array) for tensor in unpadded(endpoint, row))
-                )
-            ]
-            for row in rows
-        ]
+
+    def call(tensors: Sequence[Tensor]) -> list[NDArray[np.generic]]:
+        with quiet(), torch.inference_mode():
+            found = module(*(torch.from_numpy(tensor.array) for tensor in tensors))
+            return [output.numpy() for output in found]
+
+    return call
 
 
 def _pipeline(task: str, source: ModelSource, endpoint: Endpoint, model: Any = None) -> Any:
@@ -89,6 +97,8 @@ def _pipeline(task: str, source: ModelSource, endpoint: Endpoint, model: Any = N
         device="cpu",
         dtype=torch.float32,
         trust_remote_code=False,
+        # Taken where the model is loaded here, and unheeded where it is given.
+        model_kwargs={"attn_implementation": attention_of(source)},
     )
 
 
@@ -156,7 +166,10 @@ def _zero_shot_classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(
-        str(source.encoder), dtype=torch.float32, trust_remote_code=False
+        str(source.encoder),
+        dtype=torch.float32,
+        attn_implementation=attention_of(source),
+        trust_remote_code=False,
     )
     assert endpoint.classification is not None
     # The pipeline looks for entailment there, and fails where a config has id2label alone.
@@ -229,7 +242,7 @@ def _cross_encoder(source: ModelSource, endpoint: Endpoint) -> Any:
         str(source.folder),
         device="cpu",
         trust_remote_code=False,
-        model_kwargs={"dtype": torch.float32},
+        model_kwargs={"dtype": torch.float32, "attn_implementation": attention_of(source)},
     )
     _set_length(model, endpoint)
     return model

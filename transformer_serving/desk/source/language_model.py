@@ -23,6 +23,7 @@ from transformer_serving.desk.source.tokenizer import (
     load_tokenizer,
     read_tokenizer,
 )
+from transformer_serving.desk.source.whole_weights import refuse_cut
 
 ARCHITECTURES = ("ForCausalLM", "LMHeadModel")
 # The cache of longer texts needs gigabytes; who wants it says so with --max-length.
@@ -65,12 +66,13 @@ def open_language_model(
 
     `max_length` are the positions of prompt and new tokens together, the model's own or 8192
     unless given, and of a 'longrope' model those before its factors change. Raises
-    ConversionRefused when the model is not found, generates no text, has pickled weights that are
-    not allowed, or asks for what the engine does not do.
+    ConversionRefused when the model is not found, generates no text, has weights that are not whole
+    or pickles that are not allowed, or asks for what the engine does not do.
     """
     folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
     refuse_pickles(folder, allowed=allow_pickle)
     refuse_others(folder)
+    refuse_cut(folder)
     config = read_model_config(folder)
     _check_architecture(config)
     defaults = read_defaults(folder)

@@ -42,6 +42,7 @@ from transformer_serving.desk.source.sentence import (
 )
 from transformer_serving.desk.source.task import head_of, task_of
 from transformer_serving.desk.source.tokenizer import TokenizerFile, read_tokenizer
+from transformer_serving.desk.source.whole_weights import refuse_cut
 
 _PICKLED_WEIGHTS = "pytorch_model*.bin"
 # Other frameworks' copies of the same weights double a download and are never read, nor are those
@@ -106,11 +107,12 @@ def open_source(
     `task` None or 'auto' is read from the model's files; `pooling` is for vectors of a model that
     says none itself. The Hub's own environment is honoured:
     HF_TOKEN, HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, and the proxies'. Raises ConversionRefused when
-    the model is not found, its task cannot be served, it has code of its own, its weights are
-    pickles and those are not allowed, or it pools by itself and `pooling` is given.
+    the model is not found, its task cannot be served, it has code of its own, its weights are not
+    whole or pickles that are not allowed, or it pools by itself and `pooling` is given.
     """
     folder, found_name, found_revision = locate_model(model, revision, allow_pickle)
     refuse_pickles(folder, allowed=allow_pickle)
+    refuse_cut(folder)
     refuse_own_modules(folder)
     encoder = transformer_folder(folder)
     refuse_others(encoder)

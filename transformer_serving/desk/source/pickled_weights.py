@@ -15,7 +15,8 @@ from transformer_serving.desk.failure import ConversionRefused
 PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _NO_WEIGHTS = ("training_args.bin", "optimizer.*", "scheduler.*", "rng_state*", "openvino_*.bin")
 # What the packages look for; any other *.safetensors they leave, and read the pickle beside it.
-_SAFE = ("model.safetensors", "model.safetensors.index.json")
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_SAFE = (WHOLE, INDEX)
 # Modules of sentence-transformers with weights of their own.
 _WEIGHTY = ("Transformer", "Dense", "LayerNorm", "CNN")
 # Weights of other frameworks, which transformers 5 does not read.
@@ -34,7 +35,7 @@ def refuse_pickles(folder: Path, *, allowed: bool) -> None:
     """
     if allowed:
         return
-    for place in (folder, *_modules(folder).values()):
+    for place in (folder, *modules_of(folder).values()):
         found = None if _is_safe(place) else next(_pickles(place), None)
         if found is not None:
             raise ConversionRefused(
@@ -57,7 +58,7 @@ def refuse_others(folder: Path) -> None:
 def without_safetensors(folder: Path) -> list[Path]:
     """The model's own folder and its modules', as far as they have weights, and none there that are
     safetensors."""
-    modules = _modules(folder)
+    modules = modules_of(folder)
     weighty = [place for name, place in modules.items() if name.endswith(_WEIGHTY)]
     # In the older layout the encoder's weights are its module's, and none are the folder's own.
     own = () if any(name.endswith("Transformer") for name in modules) else (folder,)
@@ -75,7 +76,7 @@ def _pickles(place: Path) -> Iterator[Path]:
                 yield path
 
 
-def _modules(folder: Path) -> dict[str, Path]:
+def modules_of(folder: Path) -> dict[str, Path]:
     """The folders of modules.json, as far as they lie in the model's, by number and type."""
     try:
         rows = json.loads((folder / "modules.json").read_bytes())
