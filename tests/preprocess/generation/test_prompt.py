@@ -20,7 +20,8 @@ from preprocess.generation.chat import render_chat
 from preprocess.generation.engines import openvino
 from preprocess.generation.prompt import Prompt, read_prompts, text_of
 from preprocess.tokens import Tokenizer
-from tests.preprocess.generation.test_request import read, with_template
+from tests.preprocess.generation.test_chat import with_template
+from tests.preprocess.generation.test_request import read
 from tests.text_engine import fields
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import ServingError

@@ -8,26 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.generation.chat import render_chat
 from preprocess.generation.prompt import Prompt, read_prompts
 from preprocess.generation.request import TextTask, Wanted, read_wanted
 from preprocess.threads import OFF_LOOP_CHARACTERS
 from preprocess.tokens import Tokenizer
-from tests.text_engine import TEMPLATE, fields, tokenizer
+from tests.text_engine import fields, tokenizer
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Generation, Sampling
 
 PROMPT = "w20 w21"
-# Llama 3's form, with what templates of its time use: loop controls, filters, a mark.
-LLAMA = """{{- bos_token }}
-{%- for message in messages %}
-    {%- if message.role == 'tool' %}{% continue %}{% endif %}
-    {%- generation %}
-    {{- '<|' + message['role'] + '|>' + message['content'] | trim + eos_token }}
-    {%- endgeneration %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
 
 
 @pytest.fixture
@@ -286,66 +276,6 @@ def test_a_prompt_is_named_by_the_field_that_it_came_in(endpoint: Endpoint, fiel
         with pytest.raises(ServingError) as refusal:
             prompts({field: prompt}, endpoint)
         assert refusal.value.field == field
-
-
-CHAT = [
-    {"role": "user", "content": " What is <tea>? "},
-    {"role": "tool", "content": "left out"},
-    {"role": "assistant", "content": "A drink."},
-    {"role": "user", "content": "Ünd?"},
-]
-
-
-def with_template(generation: Generation, template: str | None) -> Generation:
-    special = {"bos_token": "<s>", "eos_token": "</s>"}
-    return Generation(**{**vars(generation), "chat_template": template, "special_tokens": special})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "template",
-    [
-        LLAMA,
-        TEMPLATE,
-        "{{ messages | tojson }} {{ messages | tojson(indent=2) }}",
-        "{% for row in messages %}\n  {% if loop.first %}\n{{ row.content }}\n  {% endif %}\n"
-        "{% if row.role == 'assistant' %}{% break %}{% endif %}{% endfor %}",
-        "{% set seen = namespace(n=0) %}{% for row in messages %}{% set seen.n = seen.n + 1 %}"
-        "{% endfor %}{{ seen.n }} {{ strftime_now('%Y') }} {{ tools is none }}",
-    ],
-)
-def test_conversations_are_rendered_as_transformers_does(
-    generation: Generation, template: str
-) -> None:
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    made = with_template(generation, template)
-    special: dict[str, Any] = dict(made.special_tokens)
-    rendered: Any = render_jinja_template(
-        [CHAT], chat_template=template, add_generation_prompt=True, **special
-    )
-    assert [render_chat(CHAT, made)] == rendered[0]
-
-
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
-        (None, "no chat template"),
-        ("{{ raise_exception('x' + messages[0].content) }}", "refuses these messages"),
-        ("{{ messages[9].content.nothing }}", "refuses these messages"),
-        ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "refuses these messages"),
-        ("{{ messages.append(1) }}", "refuses these messages"),
-        ("{{ 1 / 0 }}", "refuses these messages"),
-        ("{% if %}", "refuses these messages"),
-    ],
-)
-def test_what_cannot_be_rendered_is_impossible(
-    generation: Generation, template: str | None, said: str
-) -> None:
-    with pytest.raises(ServingError, match=said) as refusal:
-        render_chat(CHAT, with_template(generation, template))
-    assert refusal.value.kind.code == "impossible"
-    assert "<tea>" not in refusal.value.message
 
 
 def test_a_conversations_special_tokens_are_not_added_twice(endpoint: Endpoint) -> None:
