@@ -177,7 +177,10 @@ class TextGeneration:
 
     async def _tokenize(self, wanted: Wanted, passage: Passage, deadline: float) -> list[Prompt]:
         with_text = ENGINES[self.generation.engine].takes_text
-        read = partial(read_prompts, wanted, self.tokenizer, self.generation, with_text=with_text)
+        limits = self.endpoint.limits
+        read = partial(
+            read_prompts, wanted, self.tokenizer, self.generation, limits, with_text=with_text
+        )
         return await threads.run(
             wanted.characters, read, passage, deadline, self.settings.max_wait_s
         )

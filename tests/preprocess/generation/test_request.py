@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -225,7 +226,8 @@ def test_any_body_is_read_or_refused(body: Any) -> None:
     try:
         wanted = read(body, endpoint)
         assert wanted.prompts or wanted.messages
-        read_prompts(wanted, TOKENIZER, endpoint.generation, with_text=False)  # type: ignore[arg-type]
+        assert endpoint.generation is not None
+        read_prompts(wanted, TOKENIZER, endpoint.generation, endpoint.limits, with_text=False)
     except ServingError:
         pass
 
@@ -241,7 +243,8 @@ def _of_all(endpoint: Endpoint) -> None:
 
 def prompts(body: Any, endpoint: Endpoint) -> list[Prompt]:
     assert endpoint.generation is not None
-    return read_prompts(read(body, endpoint), TOKENIZER, endpoint.generation, with_text=False)
+    wanted = read(body, endpoint)
+    return read_prompts(wanted, TOKENIZER, endpoint.generation, endpoint.limits, with_text=False)
 
 
 def test_prompts_are_tokens_and_the_room_that_is_left(endpoint: Endpoint) -> None:
@@ -262,6 +265,17 @@ def test_what_has_no_room_is_told_both_numbers(
         prompts(body, endpoint)
     error = refusal.value
     assert (error.kind.code, error.limit, error.got) == ("too_large", 64, got)
+
+
+def test_all_prompts_together_have_no_more_tokens_than_a_request_may(endpoint: Endpoint) -> None:
+    """Counted one by one, as they are kept: what stands behind the limit is not looked at."""
+    few = replace(endpoint, limits=replace(endpoint.limits, max_tokens=100))
+    texts = [" ".join(["w20"] * words) for words in (60, 41, 64)]
+    with pytest.raises(ServingError) as refusal:
+        prompts({"text": texts}, few)
+    error = refusal.value
+    assert (error.kind.code, error.limit, error.got) == ("too_large", 100, 101)
+    assert len(prompts({"text": texts, "parameters": {"truncate": 30}}, few)) == 3
 
 
 def test_a_prompt_without_tokens_is_impossible(endpoint: Endpoint) -> None:
