@@ -135,6 +135,15 @@ def test_a_conversation_counts_by_roles_and_messages_too(endpoint: Endpoint) -> 
     assert roles.characters - 50 * 64 == 50 * 64
 
 
+def test_many_short_prompts_count_as_long_ones(endpoint: Endpoint) -> None:
+    """Each takes as long as some characters, however short it is."""
+    some = replace(endpoint, limits=replace(endpoint.limits, max_texts=1024))
+    many = {"text": ["abcd"] * 256}
+    assert len(json.dumps(many)) < OFF_LOOP_CHARACTERS < read(many, some).characters
+    usual = {"text": ["tea " * 10] * 50}
+    assert read(usual, some).characters <= OFF_LOOP_CHARACTERS
+
+
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
