@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from preprocess.dialects import OPERATIONS
 from preprocess.dialects.generated import OPERATIONS as GENERATED
 from preprocess.generation.dialects import WAYS
+from preprocess.generation.dialects.openai_voice import CompletionVoice
 from preprocess.generation.seats import seats
+from preprocess.threads import FEW_PIECES
 from tests.text_engine import PROMPT, VERSION, Asker
 from transformer_serving.contract.heads import GENERATION
 
@@ -126,6 +129,26 @@ async def test_logprobs_are_the_chosen_tokens(text: Asker) -> None:
     assert row == {"token": " w20", "logprob": -1.5, "bytes": list(b" w20"), "top_logprobs": []}
     status, _ = await text.refusal({**GREEDY, "prompt": PROMPT, "logprobs": 5}, COMPLETIONS)
     assert status == 422
+
+
+@pytest.mark.parametrize(("n", "is_long"), [(2, False), (12, True)])
+async def test_many_logprobs_are_listed_beside_the_loop(
+    text: Asker, monkeypatch: pytest.MonkeyPatch, n: int, is_long: bool
+) -> None:
+    made_in = set()
+    listed = CompletionVoice.listed
+
+    def recorded(*given: Any) -> Any:
+        made_in.add(threading.current_thread())
+        return listed(*given)
+
+    monkeypatch.setattr(CompletionVoice, "listed", recorded)
+    body = {**GREEDY, "prompt": PROMPT, "logprobs": 1, "n": n, "max_tokens": 32}
+    choices = (await text.answer(body, COMPLETIONS))["choices"]
+    names = [[" w20", " w21", " w22"][at % 3] for at in range(32)]
+    assert [row["logprobs"]["tokens"] for row in choices] == [names] * n
+    assert (n * 32 > FEW_PIECES) is is_long
+    assert (threading.main_thread() not in made_in) is is_long
 
 
 async def test_offsets_are_places_in_the_answers_text_streamed_or_not(text: Asker) -> None:
