@@ -7,7 +7,7 @@ A template reads the content of a message as a text or as a list of parts, and w
 where it comes in the other form, without an error. So which it reads is tried once, and each
 message is handed to it so.
 
-Tested by tests/preprocess/generation/test_chat.py.
+Tested by tests/preprocess/generation/test_chat.py and tests/source/test_language_model.py.
 """
 
 from __future__ import annotations
@@ -71,6 +71,33 @@ def render_chat(messages: Sequence[Message], generation: Generation) -> str:
             "in turn, and none of system",
             field="messages",
         ) from None
+
+
+def fault_of(generation: Generation) -> str | None:
+    """What is wrong with the model's chat template, None where it has none or a user's message
+    becomes a prompt. One that refuses that message alone in words of its own has no fault.
+    """
+    if generation.chat_template is None:
+        return None
+    from jinja2.exceptions import TemplateError
+
+    try:
+        template = _template(generation.chat_template, *generation.special_tokens.items())
+    except (TemplateError, SyntaxError, *_MISTAKES) as error:
+        return f"cannot be read ({_said(error)})"
+    if template.reads_parts is None:
+        return "writes nothing of what a message says"
+    try:
+        template.render([{"role": "user", "content": _PROBE}])
+    except (TemplateError, *_MISTAKES) as error:
+        # Jinja's own errors are all of kinds below it.
+        if type(error) is not TemplateError:
+            return f"fails on a user's message ({_said(error)})"
+    return None
+
+
+def _said(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def _no_conversation(why: str) -> ServingError:
