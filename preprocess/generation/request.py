@@ -231,7 +231,7 @@ def _check_sequences(count: int, limits: Limits) -> None:
     most = max(limits.max_texts, _MOST_SEQUENCES)
     if count > most:
         raise ServingError(
-            "too_large", "the prompts, each with num_return_sequences, are too many sequences; "
+            "too_large", "the prompts, each with 'num_return_sequences', are too many sequences; "
             "send several requests", field="num_return_sequences", limit=most, got=count,
         )  # fmt: skip
 

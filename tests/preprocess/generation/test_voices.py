@@ -228,6 +228,7 @@ async def test_stop_and_eos_are_both_stop(text: Asker) -> None:
         ({"max_completion_tokens": 0}, 400, "max_completion_tokens"),
         ({"max_completion_tokens": None, "max_tokens": 0}, 400, "max_tokens"),
         ({"n": 0}, 400, "n"),
+        ({"top_p": 0, "temperature": 0.5}, 400, "top_p"),
         ({"model": "m" * 513}, 400, "model"),
         ({"model": 1}, 400, "model"),
         ({"prompt": "w20 " * 64}, 413, "prompt"),
@@ -257,6 +258,13 @@ async def test_errors_are_openais(
     got, error = await text.refusal(body, COMPLETIONS)
     assert (got, error["error"]["param"]) == (status, field)
     assert set(error["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_too_many_sequences_are_told_in_the_callers_words(text: Asker) -> None:
+    body = {**GREEDY, "prompt": [PROMPT] * 8, "n": 9}
+    status, error = await text.refusal(body, COMPLETIONS)
+    assert (status, error["error"]["param"]) == (413, "n")
+    assert "each with 'n'," in error["error"]["message"]
 
 
 @pytest.mark.parametrize(
