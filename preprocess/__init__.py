@@ -19,7 +19,7 @@ from preprocess.answers import TASKS
 from preprocess.answers.work import Work
 from preprocess.card import card_of
 from preprocess.dialects import Conversation, needs_engine
-from preprocess.engine import FEW_PIECES, Engine
+from preprocess.engine import Engine
 from preprocess.garbage import keep_collections_short
 from preprocess.glance import Reach, glance_at
 from preprocess.metrics_port import open_metrics_port
@@ -29,6 +29,7 @@ from preprocess.request import read_body
 from preprocess.response import Answer, Reply, answer_response
 from preprocess.rows import Row
 from preprocess.settings import PreprocessSettings, read_settings
+from preprocess.threads import FEW_PIECES
 from preprocess.tokens import shared_tokenizer
 from preprocess.triton.clients import close_clients
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint

@@ -22,18 +22,13 @@ from preprocess.rows import Row
 from preprocess.settings import PreprocessSettings
 from preprocess.stats import EndpointFigures
 from preprocess.tensors import Array, Tensor
-from preprocess.threads import OFF_LOOP_CHARACTERS, renderers, threads
+from preprocess.threads import render, threads
 from preprocess.tokens import Encoded
 from preprocess.triton.clients import shared_client
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import triton_model_name
 from transformer_serving.contract.worker.process_wide import process_wide
-
-# An answer's piece takes as long as tokenizing so many characters, or longer.
-_CHARACTERS_A_PIECE = 16
-# An answer of no more is made at once, without a look at threads.
-FEW_PIECES = OFF_LOOP_CHARACTERS // _CHARACTERS_A_PIECE
 
 
 class _Anybody(NamedTuple):
@@ -104,15 +99,11 @@ class Engine:
             return await threads.run(request.characters, encode, passage, deadline, wait_s)
 
     async def render(
-        self, work: Work, render: Callable[[], Any], deadline: float, passage: Passage
+        self, work: Work, make: Callable[[], Any], deadline: float, passage: Passage
     ) -> Any:
-        """`render()`, beside the loop where it takes long. Raises ServingError.
-
-        Who was let in and computed is not refused for who else waits.
-        """
-        size = _CHARACTERS_A_PIECE * work.pieces
+        """`make()`, beside the loop where it takes long. Raises ServingError."""
         with self.departures.given_up(passage):
-            return await renderers.run(size, render, passage, deadline, None)
+            return await render(work.pieces, make, passage, deadline)
 
     def _queue(self) -> Coalescer:
         if self._coalescer is None:

@@ -24,6 +24,10 @@ from transformer_serving.contract.worker.request_context import why_nobody_waits
 # millisecond.
 OFF_LOOP_CHARACTERS = 4096
 THREADS = 2
+# An answer's piece takes as long as tokenizing so many characters, or longer.
+_CHARACTERS_A_PIECE = 16
+# An answer of no more is made at once, without a look at threads.
+FEW_PIECES = OFF_LOOP_CHARACTERS // _CHARACTERS_A_PIECE
 
 Result = TypeVar("Result")
 
@@ -120,3 +124,12 @@ class Threads:
 # The worker's own, as cores are. An answer that is computed does not wait for texts that are not.
 threads = Threads()
 renderers = Threads("render")
+
+
+async def render(pieces: int, make: Callable[[], Result], asker: Asker, deadline: float) -> Result:
+    """`make()`, an answer of so many pieces, beside the loop where it takes long. Raises as
+    Threads.run does.
+
+    Who was let in and computed is not refused for who else waits.
+    """
+    return await renderers.run(_CHARACTERS_A_PIECE * pieces, make, asker, deadline, None)

@@ -18,6 +18,8 @@ from transformer_serving.contract.errors import ServingError
 
 # The latest, kept also when nobody has them any more.
 _KEPT = 8
+# Texts of more for each token that the model takes are likely too long for it.
+_CHARACTERS_A_TOKEN = 4
 
 Result = TypeVar("Result")
 # One text, or a text and its pair.
@@ -100,7 +102,9 @@ class Tokenizer:
 
     def whole(self, texts: Sequence[str], *, special: bool) -> list[tokenizers.Encoding]:
         """Each text uncut, with special tokens around it or without."""
-        encodings: list[tokenizers.Encoding] = self.library.encode_batch(
+        most = _CHARACTERS_A_TOKEN * self._tokens.max_length
+        library = self._uncut if any(len(text) > most for text in texts) else self.library
+        encodings: list[tokenizers.Encoding] = library.encode_batch(
             list(texts), add_special_tokens=special
         )
         if any(encoding.overflowing for encoding in encodings):
@@ -166,12 +170,13 @@ def check_ids(ids: Sequence[int], known_ids: int | None, field: str | None = Non
         )
 
 
-def check_total(total: int, limits: Limits) -> None:
+def check_total(total: int, limits: Limits, field: str | None = None) -> None:
     """Raises ServingError `too_large` for too many tokens of all texts together."""
     if total > limits.max_tokens:
         raise ServingError(
             "too_large",
             "the texts have too many tokens together; send them in several requests",
+            field=field,
             limit=limits.max_tokens,
             got=total,
         )

@@ -47,11 +47,14 @@ HTTP, or a head that is too large or too slow, is refused before it: 400, 408 or
 
 _AFTER_KINDS = """
 Retry-After of `overloaded` is at least that: the whole seconds in which what waits now will be
-done, at the engine's measured rate. `left` is seen by nobody: it stands in the figures.
+done, at the engine's measured rate. `left` is seen by nobody: it stands in the figures. While text
+is generated nobody knows when a sequence will end: where too many run or wait, or the engine's
+cache is full, Retry-After is always 1 s.
 
 Of a request in the queue whose deadline has passed, or whose caller left, nothing is computed that
 no call holds yet. A request with `timeout_ms` that could not be answered by then is 503 at once, or
-504 when its turn comes and it cannot be any more.
+504 when its turn comes and it cannot be any more; one for generated text is 504 when its time is
+over.
 """
 
 _TEXT = """

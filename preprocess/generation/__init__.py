@@ -26,13 +26,13 @@ from preprocess.generation.openings import unless_left
 from preprocess.generation.prompt import Prompt, read_prompts
 from preprocess.generation.request import PROMPTS, TextTask, Wanted, read_wanted
 from preprocess.generation.sequence import Sequence
-from preprocess.generation.voice import Spoken
+from preprocess.generation.voice import Spoken, Voice
 from preprocess.metrics_port import open_metrics_port
 from preprocess.passage import Passage, internal_error
 from preprocess.raw_body import as_meant
 from preprocess.response import Answer, Reply, answer_body, answer_response, error_response
 from preprocess.settings import read_settings
-from preprocess.threads import threads
+from preprocess.threads import render, threads
 from preprocess.tokens import Tokenizer, shared_tokenizer
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
@@ -54,12 +54,15 @@ class Conversation(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """Sequences whose first tokens are here, or that are whole, and who tells of them."""
+    """Sequences whose first tokens are here and who tells of them, or what was `made` of whole
+    ones: the answer, and what the caller is sent of it.
+    """
 
     sequences: list[Sequence]
-    way: Way
+    voice: Voice
     spoken: Spoken
     deadline: float
+    made: tuple[Any, Reply] | None = None
 
 
 class Listed(NamedTuple):
@@ -165,19 +168,32 @@ class TextGeneration:
             turns = await self.engine.start(prompts, wanted, library, deadline, passage)
         # What a caller waits for before anything comes is, of a stream, its first tokens.
         passage.left = time.monotonic()
-        if not wanted.stream:
-            with uncounted():
-                await unless_left(turns.read(), passage.caller)
+        way, spoken = way_of(conversation.operation), self._spoken(wanted, conversation, passage)
+        generated = Generated(turns.sequences, way.voice(spoken), spoken, deadline)
+        if wanted.stream:
+            passage.answered = time.monotonic()
+            return generated
+        with uncounted():
+            await unless_left(turns.read(), passage.caller)
         passage.answered = time.monotonic()
+        whole = generated._replace(sequences=turns.sequences)
+        make = partial(_made, whole, way, conversation.asked)
+        with self.engine.departures.given_up(passage):
+            pieces = sum(len(one.tokens) for one in whole.sequences)
+            return whole._replace(made=await render(pieces, make, passage, deadline))
+
+    def _spoken(self, wanted: Wanted, conversation: Conversation, passage: Passage) -> Spoken:
         asked = conversation.asked
         body = asked.body if isinstance(asked.body, dict) else {}
         bundle = self.endpoint.bundle_version
-        spoken = Spoken(body, wanted, asked.name, asked.version, bundle, passage.request_id)
-        return Generated(turns.sequences, way_of(conversation.operation), spoken, deadline)
+        return Spoken(body, wanted, asked.name, asked.version, bundle, passage.request_id)
 
     async def _tokenize(self, wanted: Wanted, passage: Passage, deadline: float) -> list[Prompt]:
         with_text = ENGINES[self.generation.engine].takes_text
-        read = partial(read_prompts, wanted, self.tokenizer, self.generation, with_text=with_text)
+        limits = self.endpoint.limits
+        read = partial(
+            read_prompts, wanted, self.tokenizer, self.generation, limits, with_text=with_text
+        )
         return await threads.run(
             wanted.characters, read, passage, deadline, self.settings.max_wait_s
         )
@@ -206,13 +222,10 @@ class TextGeneration:
             headers = self.engine.departures.headers(state["passage"])
             answer = generated.tokens
             return answer_response(answer, Reply(answer_body(answer)), headers)
-        sequences, way, spoken, deadline = generated
+        sequences, voice, spoken, deadline, made = generated
         passage: Passage = state["passage"]
-        voice = way.voice(spoken)
-        if not spoken.wanted.stream:
-            answer = voice.whole(sequences)
-            conversation: Conversation = state["conversation"]
-            reply = way.write(Answered(answer, conversation.asked, NO_WORK))
+        if made is not None:
+            answer, reply = made
             return answer_response(answer, reply, self._seeded(passage, spoken))
         # It holds all that it needs itself: the bundle may be replaced while it runs.
         return StreamAnswer(
@@ -226,3 +239,9 @@ class TextGeneration:
             **self.engine.departures.headers(passage, goes_on=spoken.wanted.stream),
             SEED_HEADER: str(spoken.wanted.parameters.seed),
         }
+
+
+def _made(generated: Generated, way: Way, asked: Asked) -> tuple[Any, Reply]:
+    """Raises ServingError."""
+    answer = generated.voice.whole(generated.sequences)
+    return answer, way.write(Answered(answer, asked, NO_WORK))

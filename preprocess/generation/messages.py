@@ -19,12 +19,12 @@ _MESSAGE_CHARACTERS = 64
 # What clients put into a message beside its text, and no model here would be told of.
 _BESIDE_TEXT = ("tool_calls", "function_call", "audio", "images")
 
-Message = Mapping[str, str]
+# `role`, a text, and `content`: a text, or parts `{"type": "text", "text": …}` where it came so.
+Message = Mapping[str, Any]
 
 
 def read_messages(value: Any, limits: Limits) -> tuple[Message, ...]:
-    """Role and content of each, the texts of content's parts as one. Raises ServingError (400, 413,
-    422)."""
+    """Role and content of each. Raises ServingError (400, 413, 422)."""
     if not isinstance(value, list) or not value:
         raise wrong("messages", "a list of objects with role and content", value)
     rows = tuple(map(_message, value))
@@ -41,8 +41,15 @@ def read_messages(value: Any, limits: Limits) -> tuple[Message, ...]:
 
 def characters_of(messages: Sequence[Message]) -> int:
     """Of the text that a template makes of them, about."""
-    texts = sum(len(row["role"]) + len(row["content"]) for row in messages)
+    texts = sum(len(row["role"]) + len(text_of(row["content"])) for row in messages)
     return texts + _MESSAGE_CHARACTERS * len(messages)
+
+
+def text_of(content: str | Sequence[Mapping[str, str]]) -> str:
+    """A message's content as one text, a line a part."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content)
 
 
 def _message(value: Any) -> Message:
@@ -56,8 +63,10 @@ def _message(value: Any) -> Message:
         )  # fmt: skip
     role, content = value.get("role"), value.get("content")
     if isinstance(content, list) and all(map(_is_text_part, content)):
-        content = "\n".join(part["text"] for part in content)
-    if not isinstance(role, str) or not isinstance(content, str):
+        content = [{"type": "text", "text": part["text"]} for part in content]
+    elif not isinstance(content, str):
+        content = None
+    if not isinstance(role, str) or content is None:
         raise ServingError(
             "invalid_field", "each of the 'messages' must have a role and a content of text",
             field="messages",
@@ -67,7 +76,7 @@ def _message(value: Any) -> Message:
             "invalid_field", "the role of a message has too many characters", field="messages",
             limit=MAX_ROLE_CHARACTERS, got=len(role),
         )  # fmt: skip
-    if not is_unicode(role + content):
+    if not is_unicode(role + text_of(content)):
         raise ServingError("invalid_field", "a message holds a lone surrogate", field="messages")
     return {"role": role, "content": content}
 

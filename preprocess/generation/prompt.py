@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from preprocess.generation.chat import render_chat
 from preprocess.generation.detokenizer import silent_tokens
 from preprocess.generation.request import Wanted
-from preprocess.tokens import Tokenizer, check_ids
+from preprocess.tokens import Tokenizer, check_ids, check_total
+from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Generation
 
@@ -43,21 +44,23 @@ class Prompt:
 
 
 def read_prompts(
-    wanted: Wanted, tokenizer: Tokenizer, generation: Generation, *, with_text: bool
+    wanted: Wanted, tokenizer: Tokenizer, generation: Generation, limits: Limits, *, with_text: bool
 ) -> list[Prompt]:
     """`with_text` for an engine that takes no ids.
 
-    Raises ServingError: `too_large` with both numbers, `impossible` for no tokens at all or one
-    that the model does not know.
+    Raises ServingError: `too_large` with both numbers, where one has no room in the model or all
+    together are too many tokens, `impossible` for no tokens at all or one that the model does not
+    know.
     """
     texts, special = wanted.prompts, wanted.messages is None
     if wanted.messages is not None:
         # The template has written the special tokens itself.
         texts = (render_chat(wanted.messages, generation),)
-    encodings = tokenizer.whole(texts, special=special)
     cut = wanted.parameters.truncate
-    prompts = []
-    for text, encoding in zip(texts, encodings, strict=True):
+    prompts, total = [], 0
+    for text in texts:
+        # One by one: those behind one that is refused are not read.
+        [encoding] = tokenizer.whole((text,), special=special)
         ids = encoding.ids if cut is None else encoding.ids[-cut:]
         if not ids:
             raise ServingError(
@@ -67,7 +70,9 @@ def read_prompts(
             )
         check_ids(ids, tokenizer.known_ids, wanted.field)
         new = _new_tokens(len(ids), wanted, generation)
-        as_sent = special and len(ids) == len(encoding.ids)
+        total += len(ids)
+        check_total(total, limits, wanted.field)
+        as_sent = special and len(ids) == len(encoding)
         taken = text if as_sent or not with_text else _text_of(ids, encoding, text, tokenizer)
         prompts.append(Prompt(ids, new, taken if with_text else None, wanted.field))
     return prompts
@@ -82,7 +87,7 @@ def _text_of(ids: list[int], encoding: Any, text: str, tokenizer: Tokenizer) -> 
 
     # As it was written first: what a decoder makes of tokens may have other spaces.
     ends = [0, *(end for _, end in encoding.offsets)]
-    cut = len(encoding.ids) - len(ids)
+    cut = len(encoding) - len(ids)
     starts = _starts(ids, tokenizer.library)
     written = (text[ends[cut + start] :] for start in starts)
     found = next((one for one in written if one and encode(one) == ids), None)

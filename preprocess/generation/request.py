@@ -13,6 +13,7 @@ from typing import Any
 from preprocess.body_form import BodyForm, TextField
 from preprocess.generation.messages import Message, characters_of, read_messages
 from preprocess.parameters import (
+    CHARACTERS_A_TEXT,
     FLAG,
     Kind,
     Parameter,
@@ -96,8 +97,10 @@ class Wanted:
 
     @property
     def characters(self) -> int:
-        """Of all prompts together: what tokenizing will cost."""
-        return sum(map(len, self.prompts)) + characters_of(self.messages or ())
+        """What tokenizing will cost: those of all prompts together, and as many for each as take
+        as long."""
+        once = sum(map(len, self.prompts)) + CHARACTERS_A_TEXT * len(self.prompts)
+        return once + characters_of(self.messages or ())
 
     @property
     def field(self) -> str:
@@ -228,7 +231,7 @@ def _check_sequences(count: int, limits: Limits) -> None:
     most = max(limits.max_texts, _MOST_SEQUENCES)
     if count > most:
         raise ServingError(
-            "too_large", "the prompts, each with num_return_sequences, are too many sequences; "
+            "too_large", "the prompts, each with 'num_return_sequences', are too many sequences; "
             "send several requests", field="num_return_sequences", limit=most, got=count,
         )  # fmt: skip
 

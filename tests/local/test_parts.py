@@ -15,7 +15,12 @@ from transformer_serving.contract.worker.tracing import RATIO
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.keys import add_key
 from transformer_serving.desk.local import parts, run_part
-from transformer_serving.desk.local.environment import check_settings, environment_of_parts
+from transformer_serving.desk.local.environment import (
+    USUAL_GRACE,
+    check_settings,
+    environment_of_parts,
+    stop_seconds,
+)
 from transformer_serving.desk.local.parts import BY_NAME
 from transformer_serving.desk.local.record import (
     Ports,
@@ -26,7 +31,14 @@ from transformer_serving.desk.local.record import (
 from transformer_serving.engine.container_commands import KEEP_TASKS_SECONDS
 from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_CLIENT_CA, TLS_KEY
 from transformer_serving.gateway.figures.folder import VARIABLE
-from transformer_serving.gateway.settings import GENERATE_ENDPOINT, MAX_BODY_BYTES, WORKERS
+from transformer_serving.gateway.settings import (
+    DRAIN_SECONDS,
+    GENERATE_ENDPOINT,
+    GRACEFUL_SECONDS,
+    MAX_BODY_BYTES,
+    WORKERS,
+)
+from transformer_serving.gateway.shutdown import GIVING_UP_S
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -154,6 +166,27 @@ def test_what_a_stack_is_started_with_is_for_who_says_nothing(said: str | None, 
     given = {GENERATE_ENDPOINT.name: "demo"}
     parts = environment_of_parts({"HOME": "/", **environment}, given)
     assert parts == {"HOME": "/", GENERATE_ENDPOINT.name: taken}
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ({}, 12),
+        ({GRACEFUL_SECONDS.name: ""}, 12),
+        ({GRACEFUL_SECONDS.name: "3"}, 12),
+        ({GRACEFUL_SECONDS.name: "30"}, 35),
+        ({DRAIN_SECONDS.name: "20"}, 32),
+        ({DRAIN_SECONDS.name: "20", GRACEFUL_SECONDS.name: "30"}, 55),
+    ],
+)
+def test_the_gateway_gives_up_what_runs_before_it_is_killed(
+    said: dict[str, str], seconds: int
+) -> None:
+    """Else nobody would be told of it."""
+    assert stop_seconds(said) == seconds
+    told = environment_of_parts(said, USUAL_GRACE)
+    runs_on = DRAIN_SECONDS.number(told) + GRACEFUL_SECONDS.number(told)
+    assert runs_on + GIVING_UP_S < seconds
 
 
 def test_files_are_named_to_the_parts_by_their_whole_path(

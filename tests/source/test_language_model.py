@@ -102,6 +102,39 @@ def test_what_generation_config_and_the_tokenizer_say(folder: Path) -> None:
     assert generation.chat_template == "{{ messages }}"
 
 
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% if %}", "cannot be read (Expected an expression"),
+        ("{{ messages[0].content | trimm }}", "cannot be read (No filter named 'trimm'"),
+        ("{% if true %}{{ messages[0].content | trimm }}{% endif %}", "fails on a user's message"),
+        ("{{ messages[0].content + bos_tokn }}", "fails on a user's message ('bos_tokn' is und"),
+        ("{{ messages[0].contents }}", "writes nothing of what a message says; mend it"),
+    ],
+)
+def test_a_chat_template_that_takes_no_conversation_is_refused(
+    folder: Path, template: str, said: str
+) -> None:
+    change(folder, "tokenizer_config.json", chat_template=template)
+    with pytest.raises(ConversionRefused) as refusal:
+        open_language_model(str(folder))
+    assert f"the model's chat template {said}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ bos_token + messages[0].content }}",
+        "{% for part in messages[0].content %}{{ part.text }}{% endfor %}",
+        "{% if messages[0].role != 'system' %}{{ raise_exception('begin with it') }}{% endif %}",
+    ],
+)
+def test_a_chat_template_of_any_form_is_kept(folder: Path, template: str) -> None:
+    """And one that wants another message than the one that is tried."""
+    change(folder, "tokenizer_config.json", chat_template=template)
+    assert open_language_model(str(folder)).generation.chat_template == template
+
+
 def test_numbers_that_cannot_be_are_taken_as_unsaid(folder: Path) -> None:
     change(
         folder, "generation_config.json", temperature=0.0, top_p=2, top_k=None, min_new_tokens=-1

@@ -28,6 +28,8 @@ class _OpenAIVoice(ABC):
         body = spoken.body
         self._with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
         self.logprobs = spoken.wanted.parameters.logprobs
+        # Of the tokens that were listed, by their ids: texts say the same ones again.
+        self._names: dict[int, str] = {}
 
     def whole(self, sequences: Rows[Sequence]) -> Any:
         choices = [
@@ -48,6 +50,13 @@ class _OpenAIVoice(ABC):
     def listed(self, tokens: Rows[Token], sequence: Sequence) -> Any:
         """Tokens with their log-probabilities. Where those are asked for, the text begins with no
         prompt."""
+
+    def name_of(self, token: Token, sequence: Sequence) -> str:
+        """The token's own text, whatever stands before it."""
+        name = self._names.get(token.id)
+        if name is None:
+            name = self._names[token.id] = sequence.token_text(token.id)
+        return name
 
     def _frame(self, kind: str) -> dict[str, Any]:
         spoken = self.spoken
@@ -119,7 +128,7 @@ class CompletionVoice(_OpenAIVoice):
 
     def listed(self, tokens: Rows[Token], sequence: Sequence) -> Any:
         return {
-            "tokens": [sequence.token_text(token.id) for token in tokens],
+            "tokens": [self.name_of(token, sequence) for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
             "top_logprobs": None,
             "text_offset": [token.offset for token in tokens],
@@ -154,7 +163,7 @@ class ChatVoice(_OpenAIVoice):
     def listed(self, tokens: Rows[Token], sequence: Sequence) -> Any:
         rows = []
         for token in tokens:
-            text = sequence.token_text(token.id)
+            text = self.name_of(token, sequence)
             rows.append(
                 {
                     "token": text,

@@ -24,10 +24,12 @@ def as_vllm(own: dict[str, Any], generation: Generation | None) -> None:
     """
     if _is(own.get("top_k"), -1):
         own["top_k"] = 0
-    temperature = own.get("temperature")
-    if _is_number(temperature) and 0 <= temperature <= LEAST_SAMPLING:
+    if _is_none(own.get("temperature")):
         del own["temperature"]
         own["do_sample"] = False
+        if _is_none(own.get("top_p")):
+            # It has nothing to choose from, and is refused where it has.
+            del own["top_p"]
     elif _any(own):
         own.setdefault("do_sample", True)
     if own.get("do_sample") is True and generation is not None and generation.top_k_is_unsaid:
@@ -65,6 +67,11 @@ def fold_seed(own: dict[str, Any]) -> None:
 
 def _any(own: dict[str, Any]) -> bool:
     return any(name in own for name in OF_SAMPLING)
+
+
+def _is_none(value: Any) -> bool:
+    """A number that engines would take for 0."""
+    return _is_number(value) and 0 <= value <= LEAST_SAMPLING
 
 
 def _is(value: Any, number: int) -> bool:

@@ -13,9 +13,9 @@ from preprocess.answers.context_window import MOST_CHARACTERS
 from preprocess.answers.fill_mask import MOST_IN_A_ROW
 from preprocess.answers.question import QuestionAnswering
 from preprocess.answers.work import Work
-from preprocess.engine import FEW_PIECES
 from preprocess.request import read_body
 from preprocess.rows import Row
+from preprocess.threads import FEW_PIECES
 from tests.preprocess.answers.comparison import check_equal
 from tests.preprocess.answers.families import FAMILIES
 from tests.preprocess.answers.served import Served, pipeline_of, plain, serve

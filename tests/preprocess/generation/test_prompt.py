@@ -20,7 +20,8 @@ from preprocess.generation.chat import render_chat
 from preprocess.generation.engines import openvino
 from preprocess.generation.prompt import Prompt, read_prompts, text_of
 from preprocess.tokens import Tokenizer
-from tests.preprocess.generation.test_request import read, with_template
+from tests.preprocess.generation.test_chat import with_template
+from tests.preprocess.generation.test_request import read
 from tests.text_engine import fields
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import ServingError
@@ -82,7 +83,7 @@ def test_an_engine_that_adds_bos_is_told_a_conversation_without_it(
     made = with_template(endpoint.generation, template)
     reads = Tokenizer(str(library.to_str()).encode(), endpoint.tokens)
     wanted = read({"messages": SAYING}, endpoint)
-    [prompt] = read_prompts(wanted, reads, made, with_text=True)
+    [prompt] = read_prompts(wanted, reads, made, endpoint.limits, with_text=True)
     assert prompt.ids.count(0) == 1
     assert prompt.text == render_chat(SAYING, made).removeprefix("<s>")
     assert library.encode(prompt.text).ids == prompt.ids
@@ -98,10 +99,12 @@ def test_a_token_that_the_model_does_not_know_is_refused() -> None:
         reads = Tokenizer(str(library.to_str()).encode(), endpoint.tokens)
         wanted = read({"text": "tea"}, endpoint)
         if known > max(ids):
-            assert read_prompts(wanted, reads, endpoint.generation, with_text=False)
+            assert read_prompts(
+                wanted, reads, endpoint.generation, endpoint.limits, with_text=False
+            )
             continue
         with pytest.raises(ServingError) as caught:
-            read_prompts(wanted, reads, endpoint.generation, with_text=False)
+            read_prompts(wanted, reads, endpoint.generation, endpoint.limits, with_text=False)
         error = caught.value
         assert (error.kind.code, error.field, error.limit) == ("impossible", "text", known)
 

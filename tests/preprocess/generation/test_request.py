@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.generation.chat import render_chat
 from preprocess.generation.prompt import Prompt, read_prompts
 from preprocess.generation.request import TextTask, Wanted, read_wanted
 from preprocess.threads import OFF_LOOP_CHARACTERS
 from preprocess.tokens import Tokenizer
-from tests.text_engine import TEMPLATE, fields, tokenizer
+from tests.text_engine import fields, tokenizer
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Generation, Sampling
 
 PROMPT = "w20 w21"
-# Llama 3's form, with what templates of its time use: loop controls, filters, a mark.
-LLAMA = """{{- bos_token }}
-{%- for message in messages %}
-    {%- if message.role == 'tool' %}{% continue %}{% endif %}
-    {%- generation %}
-    {{- '<|' + message['role'] + '|>' + message['content'] | trim + eos_token }}
-    {%- endgeneration %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
 
 
 @pytest.fixture
@@ -144,6 +135,15 @@ def test_a_conversation_counts_by_roles_and_messages_too(endpoint: Endpoint) -> 
     assert roles.characters - 50 * 64 == 50 * 64
 
 
+def test_many_short_prompts_count_as_long_ones(endpoint: Endpoint) -> None:
+    """Each takes as long as some characters, however short it is."""
+    some = replace(endpoint, limits=replace(endpoint.limits, max_texts=1024))
+    many = {"text": ["abcd"] * 256}
+    assert len(json.dumps(many)) < OFF_LOOP_CHARACTERS < read(many, some).characters
+    usual = {"text": ["tea " * 10] * 50}
+    assert read(usual, some).characters <= OFF_LOOP_CHARACTERS
+
+
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
@@ -235,7 +235,8 @@ def test_any_body_is_read_or_refused(body: Any) -> None:
     try:
         wanted = read(body, endpoint)
         assert wanted.prompts or wanted.messages
-        read_prompts(wanted, TOKENIZER, endpoint.generation, with_text=False)  # type: ignore[arg-type]
+        assert endpoint.generation is not None
+        read_prompts(wanted, TOKENIZER, endpoint.generation, endpoint.limits, with_text=False)
     except ServingError:
         pass
 
@@ -251,7 +252,8 @@ def _of_all(endpoint: Endpoint) -> None:
 
 def prompts(body: Any, endpoint: Endpoint) -> list[Prompt]:
     assert endpoint.generation is not None
-    return read_prompts(read(body, endpoint), TOKENIZER, endpoint.generation, with_text=False)
+    wanted = read(body, endpoint)
+    return read_prompts(wanted, TOKENIZER, endpoint.generation, endpoint.limits, with_text=False)
 
 
 def test_prompts_are_tokens_and_the_room_that_is_left(endpoint: Endpoint) -> None:
@@ -274,6 +276,18 @@ def test_what_has_no_room_is_told_both_numbers(
     assert (error.kind.code, error.limit, error.got) == ("too_large", 64, got)
 
 
+def test_all_prompts_together_have_no_more_tokens_than_a_request_may(endpoint: Endpoint) -> None:
+    """Counted one by one, as they are kept: what stands behind the limit is not looked at."""
+    few = replace(endpoint, limits=replace(endpoint.limits, max_tokens=100))
+    texts = [" ".join(["w20"] * words) for words in (60, 41, 64)]
+    with pytest.raises(ServingError) as refusal:
+        prompts({"text": texts}, few)
+    error = refusal.value
+    assert (error.kind.code, error.field) == ("too_large", "text")
+    assert (error.limit, error.got) == (100, 101)
+    assert len(prompts({"text": texts, "parameters": {"truncate": 30}}, few)) == 3
+
+
 def test_a_prompt_without_tokens_is_impossible(endpoint: Endpoint) -> None:
     with pytest.raises(ServingError, match="no tokens"):
         prompts({"text": ""}, endpoint)
@@ -286,66 +300,6 @@ def test_a_prompt_is_named_by_the_field_that_it_came_in(endpoint: Endpoint, fiel
         with pytest.raises(ServingError) as refusal:
             prompts({field: prompt}, endpoint)
         assert refusal.value.field == field
-
-
-CHAT = [
-    {"role": "user", "content": " What is <tea>? "},
-    {"role": "tool", "content": "left out"},
-    {"role": "assistant", "content": "A drink."},
-    {"role": "user", "content": "Ünd?"},
-]
-
-
-def with_template(generation: Generation, template: str | None) -> Generation:
-    special = {"bos_token": "<s>", "eos_token": "</s>"}
-    return Generation(**{**vars(generation), "chat_template": template, "special_tokens": special})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "template",
-    [
-        LLAMA,
-        TEMPLATE,
-        "{{ messages | tojson }} {{ messages | tojson(indent=2) }}",
-        "{% for row in messages %}\n  {% if loop.first %}\n{{ row.content }}\n  {% endif %}\n"
-        "{% if row.role == 'assistant' %}{% break %}{% endif %}{% endfor %}",
-        "{% set seen = namespace(n=0) %}{% for row in messages %}{% set seen.n = seen.n + 1 %}"
-        "{% endfor %}{{ seen.n }} {{ strftime_now('%Y') }} {{ tools is none }}",
-    ],
-)
-def test_conversations_are_rendered_as_transformers_does(
-    generation: Generation, template: str
-) -> None:
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    made = with_template(generation, template)
-    special: dict[str, Any] = dict(made.special_tokens)
-    rendered: Any = render_jinja_template(
-        [CHAT], chat_template=template, add_generation_prompt=True, **special
-    )
-    assert [render_chat(CHAT, made)] == rendered[0]
-
-
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
-        (None, "no chat template"),
-        ("{{ raise_exception('x' + messages[0].content) }}", "refuses these messages"),
-        ("{{ messages[9].content.nothing }}", "refuses these messages"),
-        ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "refuses these messages"),
-        ("{{ messages.append(1) }}", "refuses these messages"),
-        ("{{ 1 / 0 }}", "refuses these messages"),
-        ("{% if %}", "refuses these messages"),
-    ],
-)
-def test_what_cannot_be_rendered_is_impossible(
-    generation: Generation, template: str | None, said: str
-) -> None:
-    with pytest.raises(ServingError, match=said) as refusal:
-        render_chat(CHAT, with_template(generation, template))
-    assert refusal.value.kind.code == "impossible"
-    assert "<tea>" not in refusal.value.message
 
 
 def test_a_conversations_special_tokens_are_not_added_twice(endpoint: Endpoint) -> None:

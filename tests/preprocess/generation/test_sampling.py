@@ -135,6 +135,7 @@ def test_what_is_no_number_stays_to_be_refused(parameters: dict[str, Any], field
         ({"top_k": 5}, True),
         ({"temperature": 0}, False),
         ({"temperature": 0.0, "top_p": 0.9}, False),
+        ({"temperature": 0, "top_p": 0}, False),
         ({"temperature": 0.8, "do_sample": False}, False),
         ({"random_seed": 3}, None),
         ({"temperature": None}, None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import orjson
@@ -10,7 +11,9 @@ import pytest
 from preprocess.dialects import OPERATIONS
 from preprocess.dialects.generated import OPERATIONS as GENERATED
 from preprocess.generation.dialects import WAYS
+from preprocess.generation.dialects.openai_voice import CompletionVoice
 from preprocess.generation.seats import seats
+from preprocess.threads import FEW_PIECES
 from tests.text_engine import PROMPT, VERSION, Asker
 from transformer_serving.contract.heads import GENERATION
 
@@ -129,6 +132,26 @@ async def test_logprobs_are_the_chosen_tokens(text: Asker) -> None:
     assert status == 422
 
 
+@pytest.mark.parametrize(("n", "is_long"), [(2, False), (12, True)])
+async def test_many_logprobs_are_listed_beside_the_loop(
+    text: Asker, monkeypatch: pytest.MonkeyPatch, n: int, is_long: bool
+) -> None:
+    made_in = set()
+    listed = CompletionVoice.listed
+
+    def recorded(*given: Any) -> Any:
+        made_in.add(threading.current_thread())
+        return listed(*given)
+
+    monkeypatch.setattr(CompletionVoice, "listed", recorded)
+    body = {**GREEDY, "prompt": PROMPT, "logprobs": 1, "n": n, "max_tokens": 32}
+    choices = (await text.answer(body, COMPLETIONS))["choices"]
+    names = [[" w20", " w21", " w22"][at % 3] for at in range(32)]
+    assert [row["logprobs"]["tokens"] for row in choices] == [names] * n
+    assert (n * 32 > FEW_PIECES) is is_long
+    assert (threading.main_thread() not in made_in) is is_long
+
+
 async def test_offsets_are_places_in_the_answers_text_streamed_or_not(text: Asker) -> None:
     body = {**GREEDY, "prompt": PROMPT, "logprobs": 1, "n": 2, "max_tokens": 12}
     whole = (await text.answer(body, COMPLETIONS))["choices"]
@@ -206,6 +229,7 @@ async def test_stop_and_eos_are_both_stop(text: Asker) -> None:
         ({"max_completion_tokens": 0}, 400, "max_completion_tokens"),
         ({"max_completion_tokens": None, "max_tokens": 0}, 400, "max_tokens"),
         ({"n": 0}, 400, "n"),
+        ({"top_p": 0, "temperature": 0.5}, 400, "top_p"),
         ({"model": "m" * 513}, 400, "model"),
         ({"model": 1}, 400, "model"),
         ({"prompt": "w20 " * 64}, 413, "prompt"),
@@ -235,6 +259,13 @@ async def test_errors_are_openais(
     got, error = await text.refusal(body, COMPLETIONS)
     assert (got, error["error"]["param"]) == (status, field)
     assert set(error["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_too_many_sequences_are_told_in_the_callers_words(text: Asker) -> None:
+    body = {**GREEDY, "prompt": [PROMPT] * 8, "n": 9}
+    status, error = await text.refusal(body, COMPLETIONS)
+    assert (status, error["error"]["param"]) == (413, "n")
+    assert "each with 'n'," in error["error"]["message"]
 
 
 @pytest.mark.parametrize(

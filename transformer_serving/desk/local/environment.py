@@ -39,6 +39,9 @@ PART_STOP_S = 12
 OPEN_FILES = 1024
 # What the gateway takes to leave, once what ran in it has been cut.
 _LEAVE_S = 5
+# Of the gateway, where nobody says how long what runs in it may go on: what still does then has
+# its answer before the part is killed.
+USUAL_GRACE = {GRACEFUL_SECONDS.name: str(PART_STOP_S - _LEAVE_S)}
 
 # What names a file or a folder; those of TLS are refused.
 _PATHS = (KEYS_FILE.name, figures.VARIABLE)
@@ -95,9 +98,11 @@ def _said(environment: Mapping[str, str], name: str) -> str:
 def stop_seconds(environment: Mapping[str, str]) -> int:
     """In which the front door ends when it is told to; longer than usual only where its user gives
     what runs in it longer, and says so."""
-    if not environment.get(GRACEFUL_SECONDS.name):
+    longer = (DRAIN_SECONDS, GRACEFUL_SECONDS)
+    if not any(environment.get(setting.name) for setting in longer):
         return PART_STOP_S
-    needed = DRAIN_SECONDS.number(environment) + GRACEFUL_SECONDS.number(environment)
+    told = environment_of_parts(environment, USUAL_GRACE)
+    needed = sum(setting.number(told) for setting in longer)
     return max(PART_STOP_S, math.ceil(needed) + _LEAVE_S)
 
 

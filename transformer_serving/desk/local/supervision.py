@@ -28,6 +28,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import UnixConnection
 from transformer_serving.desk.local.environment import (
     PART_STOP_S,
+    USUAL_GRACE,
     environment_of_parts,
     stop_seconds,
 )
@@ -196,7 +197,7 @@ class Supervisor:
             [sys.executable, "-P", "-m", SUPERVISOR, "-c", str(config)],
             cwd=self.state,
             env={
-                **environment_of_parts(os.environ, settings),
+                **environment_of_parts(os.environ, {**USUAL_GRACE, **settings}),
                 MARK: str(self.state),
                 _LISTENER: str(supervisor_socket(self.state)),
                 _PYTHON: sys.executable,

@@ -108,7 +108,7 @@ def _generation(
     asked = defaults.get("max_new_tokens")
     new = asked if isinstance(asked, int) and asked > 0 else _NEW_UNASKED
     loaded = load_tokenizer(folder)
-    return Generation(
+    generation = Generation(
         engine="openvino",
         vocabulary=vocabulary,
         max_positions=positions,
@@ -124,6 +124,19 @@ def _generation(
         chat_template=_chat_template(loaded.chat_template),
         top_k_is_unsaid=_top_k(defaults) is None,
     )
+    _check_chat_template(generation)
+    return generation
+
+
+def _check_chat_template(generation: Generation) -> None:
+    """Raises ConversionRefused where there is one by which no conversation can be sent."""
+    from preprocess.generation.chat import fault_of
+
+    if fault := fault_of(generation):
+        raise ConversionRefused(
+            f"the model's chat template {fault}; mend it (chat_template.jinja, or chat_template in "
+            "tokenizer_config.json), or take it out where plain prompts are enough"
+        )
 
 
 def _positions(config: Mapping[str, Any], max_length: int | None) -> int:
