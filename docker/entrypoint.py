@@ -76,6 +76,8 @@ def main() -> None:
     missing = [name for name in required if name not in environment]
     if missing:
         sys.exit(f"error: {', '.join(missing)} not set: {give_it}")
+    if API_HOST in required and not has_scheme(environment[API_HOST]):
+        sys.exit(f"error: {API_HOST} must be http:// or https:// and a host: {give_the_host}")
     if API_HOST in required and leads_nowhere(environment[API_HOST]):
         sys.exit(
             f"error: {API_HOST} is an address of the container itself, where nothing listens: "
@@ -121,6 +123,15 @@ def read_secrets(environment: dict[str, str]) -> None:
             sys.exit(f"error: {name}_FILE {path}: {reason}; user {os.getuid()} must be able to")
         if value:
             environment[name] = value
+
+
+def has_scheme(address: str) -> bool:
+    """Whether it is an address that HTTP can ask at all, which `api.example:8008` is not."""
+    try:
+        url = urlsplit(address)
+    except ValueError:
+        return False
+    return url.scheme in ("http", "https") and bool(url.hostname)
 
 
 def leads_nowhere(address: str) -> bool:

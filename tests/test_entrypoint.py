@@ -56,6 +56,18 @@ def test_the_desks_own_address_is_the_containers_and_ends_it(host: str, port: in
     assert "a shell that has no CLEARML_ variables" in line
 
 
+@pytest.mark.parametrize(
+    "host", ["api.clearml.example:8008", "api", "https://", "//api", "http://["]
+)
+def test_an_address_without_a_scheme_is_refused_by_its_variable(host: str) -> None:
+    ended = started(host, more=POD)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: CLEARML_API_HOST must be http:// or https://")
+    assert line.endswith("give the server's own in the chart's clearml.CLEARML_API_HOST")
+
+
 def test_in_a_pod_the_charts_value_is_named_and_not_composes(port: int) -> None:
     ended = started(f"http://127.0.0.1:{port}", more=POD)
     assert ended.returncode == 1
@@ -120,7 +132,7 @@ def test_a_server_in_the_hosts_network_is_asked_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["http://control-plane:8008", "https://api.clear.ml", "http://192.0.2.1:1", "nonsense"]
+    "host", ["http://control-plane:8008", "https://api.clear.ml", "http://192.0.2.1:1"]
 )
 def test_other_addresses_are_the_sdks_to_judge(host: str) -> None:
     assert started(host).stdout == "the program\n"

@@ -6,6 +6,7 @@ import functools
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import helm_python
@@ -54,6 +55,14 @@ def chart_that_is_told(folder: Path, template: str, asked: str, answer: str) -> 
     return helm_python.Chart.load(copy)
 
 
+@functools.cache
+def chart_in(kubernetes: str) -> helm_python.Chart:
+    """The chart as a cluster of this version, such as "1.25", renders it."""
+    with TemporaryDirectory() as folder:
+        asked = "$.Capabilities.KubeVersion.Version"
+        return chart_that_is_told(Path(folder), "disruption.yaml", asked, f'"v{kubernetes}.0"')
+
+
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Values from several layers, the last one's counting, as `--values` given several times."""
     values: dict[str, Any] = {}
@@ -64,9 +73,15 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def rendered(*layers: Mapping[str, Any], name: str = "demo") -> list[Manifest]:
-    """Every object of a release. Raises helm_python.HelmError for values that are refused."""
-    texts = chart().render(merged(*layers), name=name, namespace=NAMESPACE)
+def rendered(
+    *layers: Mapping[str, Any], name: str = "demo", kubernetes: str | None = None
+) -> list[Manifest]:
+    """Every object of a release, in a cluster of that version where one is given.
+
+    Raises helm_python.HelmError for values that are refused.
+    """
+    shown = chart() if kubernetes is None else chart_in(kubernetes)
+    texts = shown.render(merged(*layers), name=name, namespace=NAMESPACE)
     objects: list[Manifest] = []
     for path, text in texts.items():
         if path.endswith(".yaml"):

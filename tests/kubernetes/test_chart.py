@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from tests.kubernetes.chart import (
+    CHART,
     CLEARML,
     LOCAL,
     NAMESPACE,
@@ -456,6 +458,19 @@ def test_every_route_of_callers_passes_the_front_door() -> None:
     assert public_paths(named, {"publicPaths": [GENERATE, "/v1"]}) == [GENERATE, "/v1"]
 
 
+def test_the_most_paths_are_as_many_as_a_route_takes() -> None:
+    """16 rules of 8 matches, also with those that settings add."""
+    both = {f"TRANSFORMER_SERVING_{name}_ENDPOINT": "texts" for name in ("GENERATE", "ROOT")}
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    most = schema["properties"]["publicPaths"]["maxItems"]
+    paths = [f"/serve/{number}" for number in range(most)]
+    given = {"publicPaths": paths, "inference": {"settings": both}}
+    assert public_paths(given) == [*paths, "/generate", "/"]
+    route = {"route": {"enabled": True, "parentRefs": [{"name": "public"}]}}
+    objects = rendered(CLEARML, route, given)
+    assert len(one(objects, "HTTPRoute", "demo-inference")["spec"]["rules"]) == 16
+
+
 def test_the_root_passes_alone() -> None:
     """What is below it is everything: figures, the pages, what is the host's."""
     front = {
@@ -592,6 +607,15 @@ def test_each_part_has_a_budget_and_is_spread() -> None:
         assert budget["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
         keys = [each["topologyKey"] for each in pod["spec"]["topologySpreadConstraints"]]
         assert keys == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+
+
+@pytest.mark.parametrize(("version", "policy"), [("1.26", None), ("1.27", "AlwaysAllow")])
+def test_a_pod_that_is_not_ready_holds_no_drain_up(version: str, policy: str | None) -> None:
+    """Before 1.27 the API server drops the field, or does not know it."""
+    objects = rendered(CLEARML, kubernetes=version)
+    for part in ("inference", "triton"):
+        budget = one(objects, "PodDisruptionBudget", f"demo-{part}")["spec"]
+        assert budget.get("unhealthyPodEvictionPolicy") == policy
 
 
 def test_vllm_is_another_image_whose_controller_has_a_python_of_its_own() -> None:

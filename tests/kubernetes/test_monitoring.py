@@ -17,7 +17,7 @@ import yaml
 
 from scripts.dashboards.grafana import text
 from scripts.dashboards.table import CHART_FOLDER, DASHBOARDS
-from tests.kubernetes.chart import CHART, CLEARML, LOCAL, Manifest, kinds, one, rendered
+from tests.kubernetes.chart import CHART, CLEARML, LOCAL, NAMESPACE, Manifest, kinds, one, rendered
 from tests.monitoring.served_figures import served_figures
 from tests.monitoring.test_scrapes import running_prometheus, until
 from transformer_serving.desk.monitoring import chart
@@ -30,13 +30,15 @@ MONITORED = {
     "access": {"metricsKeySecret": "metrics"},
 }
 
+NO_FIGURES = "No inference container gives figures: none runs, or none can be asked."
+
 
 def settings(**values: object) -> dict[str, Any]:
     return {"inference": {"settings": values}}
 
 
-def groups(*layers: dict[str, Any]) -> list[dict[str, Any]]:
-    rule = one(rendered(CLEARML, MONITORED, *layers), "PrometheusRule", "demo")
+def groups(*layers: dict[str, Any], name: str = "demo") -> list[dict[str, Any]]:
+    rule = one(rendered(CLEARML, MONITORED, *layers, name=name), "PrometheusRule", name)
     found: list[dict[str, Any]] = rule["spec"]["groups"]
     return found
 
@@ -70,8 +72,17 @@ def test_the_copies_are_as_they_are_made_now() -> None:
 
 
 def test_a_release_without_limits_of_its_own_has_the_rules_of_compose() -> None:
+    """But for the matcher that every figure has, and the labels of what is told."""
     of_compose = yaml.safe_load((FOLDER / RULES).read_text("utf-8"))["groups"]
-    assert groups({"pollMinutes": 0.1}) == of_compose
+    found = groups({"pollMinutes": 0.1})
+    for rule in (rule for group in found for rule in group["rules"]):
+        of_all, ours = rule["expr"], f'{{namespace="{NAMESPACE}",release="demo"'
+        figures = len(re.findall(r"\b(?:transformer_serving_\w+|up)\b", of_all))
+        assert of_all.count(ours) == figures > 0
+        rule["expr"] = of_all.replace(f"{ours}}}", "").replace(f"{ours},", "{")
+        assert rule["labels"].pop("namespace") == NAMESPACE
+        assert rule["labels"].pop("release") == "demo"
+    assert found == of_compose
 
 
 def test_alerts_measure_against_the_limits_that_the_workers_have() -> None:
@@ -118,6 +129,7 @@ def test_pods_are_read_under_the_names_that_the_rules_have() -> None:
         given = {row.get("targetLabel"): row for row in endpoint["relabelings"]}
         assert given["job"]["replacement"] == job
         assert given["instance"]["sourceLabels"] == ["__meta_kubernetes_pod_name"]
+        assert given["release"]["replacement"] == "demo"
         assert any(job in rule["expr"] for group in groups() for rule in group["rules"])
 
 
@@ -158,6 +170,7 @@ def test_an_endpoint_keeps_its_name_beside_what_the_operator_sets(tmp_path: Path
     of_both = {
         "__name__": "up_to_here", "namespace": "serving", "container": "inference",
         "pod": "demo-inference-0", "job": INFERENCE_JOB, "instance": "demo-inference-0",
+        "release": "demo",
     }  # fmt: skip
     assert rows == [{**of_both, "endpoint": name} for name in ("stories", "texts")]
 
@@ -201,14 +214,65 @@ def test_an_object_is_small_enough_for_a_cluster() -> None:
         assert len(json.dumps(object_)) < 200_000
 
 
-def test_promtool_takes_the_rules_of_a_release(tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
+@pytest.fixture
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
         pytest.skip("no promtool: Debian has it in the package prometheus")
+    return found
+
+
+def run(*command: str | Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_takes_the_rules_of_a_release(promtool: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     shown: Manifest = {"groups": groups(settings(TRANSFORMER_SERVING_MAX_WAIT_S=3))}
     file.write_text(yaml.safe_dump(shown))
-    done = subprocess.run(
-        [promtool, "check", "rules", str(file)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(promtool, "check", "rules", file)
+
+
+def test_a_release_that_is_well_hides_no_dead_one(promtool: str, tmp_path: Path) -> None:
+    """One Prometheus reads both, and has the rules of both."""
+    files = [tmp_path / f"{name}.yaml" for name in ("prod", "staging")]
+    for file in files:
+        file.write_text(yaml.safe_dump({"groups": groups(name=file.stem)}))
+    endpoint = {"endpoint": "texts"}
+    series = {}
+    for name, is_well in (("prod", 0), ("staging", 1)):
+        series[figure("up", name, job=INFERENCE_JOB)] = is_well
+        series[figure("up", name, job=ENGINE_JOB)] = 1
+        series[figure("transformer_serving_engine_ready", name, **endpoint)] = is_well
+    of_prod = {"severity": "page", "namespace": NAMESPACE, "release": "prod"}
+    expected = [
+        {
+            "eval_time": "20m",
+            "alertname": alert,
+            "exp_alerts": [
+                {
+                    "exp_labels": {**of_prod, **labels},
+                    "exp_annotations": {"summary": summary, "runbook": f"docs/runbooks/{page}"},
+                }
+            ],
+        }
+        for alert, labels, summary, page in (
+            ("EndpointNotReady", endpoint, "No Triton serves texts.", "endpoint-not-ready.md"),
+            ("NoFigures", {"job": INFERENCE_JOB}, NO_FIGURES, "no-figures.md"),
+        )
+    ]
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": f"{at}x30"} for name, at in series.items()],
+        "alert_rule_test": expected,
+    }
+    asked = tmp_path / "asked.yaml"
+    asked.write_text(yaml.safe_dump({"rule_files": [str(file) for file in files], "tests": [test]}))
+    run(promtool, "test", "rules", asked)
+
+
+def figure(name: str, release: str, **labels: str) -> str:
+    """As the PodMonitors of a release have it read."""
+    both = {"namespace": NAMESPACE, "release": release, **labels}
+    return f"{name}{{{','.join(f'{key}={json.dumps(text)}' for key, text in both.items())}}}"

@@ -181,6 +181,39 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
         "'/images/triton'",
     ),
     "no image": ({"images": {"triton": "Triton Image"}}, "'/images/triton'"),
+    "a registry with a scheme": (
+        {"images": {"registry": "https://registry.example"}},
+        "'/images/registry'",
+    ),
+    **{
+        f"an address of ClearML that is {address}": (
+            {"clearml": {"CLEARML_FILES_HOST": address}},
+            "'/clearml/CLEARML_FILES_HOST'",
+        )
+        for address in ("files.clearml.example:8081", "https://", "//files.clearml.example")
+    },
+    **{
+        f"a host that is {host}": ({"ingress": {"host": host}}, "'/ingress/host'")
+        for host in ("https://a.example", "a.example:8443", "A.example", "a.example/texts")
+    },
+    **{
+        f"a route's host that is '{host}'": (
+            {"route": {"hostnames": ["b.example", host]}},
+            "'/route/hostnames/1'",
+        )
+        for host in ("https://a.example", "a.example:8443", "")
+    },
+    **{
+        f"{name} that say nothing": (
+            {"networkPolicy": {name: [{"podSelector": {}}, {}]}},
+            f"'/networkPolicy/{name}/1'",
+        )
+        for name in ("callers", "prometheus", "tritonCallers")
+    },
+    "more paths than a route's rules take, with those of two settings": (
+        {"publicPaths": [f"/serve/{number}" for number in range(127)]},
+        "'/publicPaths'",
+    ),
     "metrics outside": ({"publicPaths": ["/metrics"]}, "'/publicPaths/0'"),
     "everything outside": ({"publicPaths": ["/"]}, "'/publicPaths/0'"),
     "polls without a pause": ({"pollMinutes": 0}, "'/pollMinutes'"),
@@ -282,6 +315,30 @@ def test_a_release_with_too_long_a_name() -> None:
     with pytest.raises(helm_python.HelmError, match="may have 40 characters and has 41"):
         rendered(CLEARML, name="a" * 41)
     assert rendered(CLEARML, name="a" * 40)
+
+
+@pytest.mark.parametrize("name", ["1demo", "prod.eu"])
+def test_a_release_whose_services_had_no_name(name: str) -> None:
+    with pytest.raises(helm_python.HelmError) as refused:
+        rendered(CLEARML, name=name)
+    assert f"the release's name is '{name}'" in str(refused.value)
+    proposed = f"r-{name.replace('.', '-')}"
+    assert f"such as '{proposed}'" in str(refused.value)
+    assert rendered(CLEARML, name=proposed)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"images": {"registry": "registry.example:5000/team/"}},
+        {"ingress": {"host": "*.texts.example"}},
+        {"route": {"hostnames": ["a.example", "*.b.example"]}},
+        {"networkPolicy": {"callers": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_names_of_hosts_and_peers_as_a_cluster_takes_them(values: dict[str, Any]) -> None:
+    assert rendered(CLEARML, values)
 
 
 def test_the_control_planes_pod_has_a_label_of_its_name_and_ten_characters() -> None:

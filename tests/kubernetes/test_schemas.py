@@ -103,7 +103,7 @@ def faults(object_: Manifest, version: str) -> list[str]:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_object_is_what_that_version_takes(release: str, version: str) -> None:
-    objects = rendered(RELEASES[release])
+    objects = rendered(RELEASES[release], kubernetes=version)
     known = [each for each in objects if each["kind"] not in CUSTOM]
     assert len(known) > 10
     assert [fault for each in known for fault in faults(each, version)] == []

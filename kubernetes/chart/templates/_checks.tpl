@@ -6,6 +6,9 @@
 {{- if gt (len .Release.Name) $longest }}
   {{- fail (printf "the release's name may have %d characters and has %d: names of Services, and labels of pods, end at 63" $longest (len .Release.Name)) }}
 {{- end }}
+{{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" .Release.Name) }}
+  {{- fail (printf "the release's name is '%s', and names of Services begin with a letter and hold no dot: give another, such as 'r-%s'" .Release.Name (.Release.Name | replace "." "-")) }}
+{{- end }}
 {{- include "serving.checkClearml" . }}
 {{- include "serving.checkAccess" . }}
 {{- include "serving.checkAlerts" . }}

@@ -20,6 +20,8 @@ from transformer_serving.gateway import settings as gateway_settings
 
 # Of the ClearML section, what goes into a Secret.
 KEYS = ("CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
+# An address without a scheme is none to ClearML's SDK, and to the network policies of no port.
+ADDRESS = "^(https?://[^\\s/].*)?$"
 # The chart mounts this one's file itself: googleSecret.
 MOUNTED = "GOOGLE_APPLICATION_CREDENTIALS"
 # Of the Triton section; the chart computes the others, or Kubernetes has its own word for them.
@@ -76,7 +78,11 @@ def _values(name: str) -> dict[str, Any]:
 
 
 def _strings(rows: list[Variable]) -> dict[str, Any]:
-    return _map({row.name: {"description": row.help, "type": "string"} for row in rows})
+    return _map({row.name: {"description": row.help, **_text(row.name)} for row in rows})
+
+
+def _text(name: str) -> dict[str, Any]:
+    return {"type": "string", **({"pattern": ADDRESS} if name.endswith("_HOST") else {})}
 
 
 def _map(properties: dict[str, Any]) -> dict[str, Any]:
