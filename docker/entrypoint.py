@@ -42,6 +42,13 @@ LISTENS_S = 5.0
 # is the official chart's, with the values of kubernetes/clearml-serving-values.yaml.
 IN_A_POD = "KUBERNETES_SERVICE_HOST"
 OUR_CHART = "TRANSFORMER_SERVING_OUR_CHART"
+# Docker's client gives its own proxy to every container. These are never beyond one: the container
+# itself, compose's control plane, the machine, a name without a dot that one of ASKED has, and in
+# a pod what ends as a Service's names do.
+NEAR = ("127.0.0.1", "localhost", "control-plane", "host.docker.internal")
+SERVICES = (".svc", ".cluster.local")
+ASKED = (API_HOST, "CLEARML_FILES_HOST", "CLEARML_WEB_HOST", "OTEL_EXPORTER_OTLP_ENDPOINT")
+NO_PROXY = ("no_proxy", "NO_PROXY")
 # What mends a missing variable, and an address of the container itself: in compose, in a pod of our
 # chart and in one of the official chart.
 GIVE_IT = (
@@ -83,6 +90,7 @@ def main() -> None:
             f"error: {API_HOST} is an address of the container itself, where nothing listens: "
             f"{give_the_host}"
         )
+    leave_out_proxies(environment)
     extra = environment.get(EXTRA_PACKAGES)
     if extra:
         packages = install(shlex.split(extra), environment)
@@ -132,6 +140,33 @@ def has_scheme(address: str) -> bool:
     except ValueError:
         return False
     return url.scheme in ("http", "https") and bool(url.hostname)
+
+
+def leave_out_proxies(environment: dict[str, str]) -> None:
+    """Where there is a proxy, name what is near among what is asked without it.
+
+    It would get the keys with each question, and cannot know the names of this network.
+    """
+    proxies = {name for name in environment if name.lower().endswith("_proxy")}
+    if not proxies - set(NO_PROXY):
+        return
+    # Of two spellings all tools take the small one first.
+    named = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    hosts = [host.strip() for host in named.split(",") if host.strip()]
+    if "*" not in hosts:
+        near = [*NEAR, *(SERVICES if IN_A_POD in environment else ())]
+        near += filter(None, (short_name(environment.get(name, "")) for name in ASKED))
+        hosts += [host for host in dict.fromkeys(near) if host not in hosts]
+    environment |= dict.fromkeys(NO_PROXY, ",".join(hosts))
+
+
+def short_name(address: str) -> str | None:
+    """Its host, where that is a name that only this network can know."""
+    try:
+        host = urlsplit(address).hostname or ""
+    except ValueError:
+        return None
+    return host if host and not set(host) & set(".:") else None
 
 
 def leads_nowhere(address: str) -> bool:

@@ -320,7 +320,7 @@ def test_the_page_says_of_which_credentials_a_file_is_taken() -> None:
     page = (ROOT / "docs" / "compose.md").read_text("utf-8")
     (said,) = re.findall(r"The images know `NAME_FILE` also for (.*?)\. ", page, re.DOTALL)
     assert set(re.findall(r"`(\w+)`", said)) == known - given
-    example = yaml.safe_load(of_page("yaml", "_FILE: /run/secrets"))
+    example = yaml.safe_load(of_page("yaml", "_KEY_FILE: /run/secrets"))
     for name in ("inference", "triton"):
         (variable,) = example["services"][name]["environment"]
         assert variable.removesuffix("_FILE") in known - given

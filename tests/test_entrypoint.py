@@ -17,6 +17,7 @@ import pytest
 from tests.kubernetes.chart import CLEARML, chart, one, rendered
 from tests.kubernetes.test_official_chart import values as official_values
 from tests.loaded_file import loaded_file
+from tests.proxies import proxy_of_the_environment
 
 SCRIPT = Path(__file__).parent.parent / "docker" / "entrypoint.py"
 REQUIRED = "CLEARML_API_HOST"
@@ -179,6 +180,56 @@ def test_what_the_local_control_plane_made_is_for_it_alone(
     if counts:
         found = {**found, **given, "CLEARML_SERVING_TASK_ID": "of-the-local-one"}
     assert environment == found
+
+
+ASKS = """
+import os, urllib.error, urllib.request
+try:
+    urllib.request.urlopen(os.environ["ASKED"], timeout=20)
+except (urllib.error.URLError, OSError):
+    pass
+"""
+
+
+def past_the_proxy(
+    patch: pytest.MonkeyPatch, address: str, environment: dict[str, str] | None = None
+) -> bool:
+    """Whether the program asks for that address without the proxy that its container was given."""
+    with proxy_of_the_environment(patch) as came:
+        given = os.environ | {"ASKED": address} | (environment or {})
+        subprocess.run(
+            [sys.executable, SCRIPT, sys.executable, "-c", ASKS], env=given, check=True, timeout=60
+        )
+        return not came
+
+
+def test_the_control_plane_is_not_asked_for_by_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker's client gives the proxy of its settings to every container: it would get the keys."""
+    for near in ("control-plane:8008", "host.docker.internal:8008", "127.0.0.1:1", "localhost:1"):
+        assert past_the_proxy(monkeypatch, f"http://{near}"), near
+    assert not past_the_proxy(monkeypatch, "http://api.invalid")
+    own = {"CLEARML_API_HOST": "http://demo-control-plane:8008"}
+    assert past_the_proxy(monkeypatch, own["CLEARML_API_HOST"], own)
+    for service in ("http://api.clearml.svc:8008", "http://api.clearml.svc.cluster.local:8008"):
+        assert past_the_proxy(monkeypatch, service, POD)
+        assert not past_the_proxy(monkeypatch, service)
+
+
+def test_what_the_user_leaves_out_of_the_proxy_stays_left_out() -> None:
+    def left_out(environment: dict[str, str]) -> dict[str, str]:
+        script().leave_out_proxies(environment)
+        return {name: environment[name] for name in environment if name.lower() == "no_proxy"}
+
+    proxy = {"HTTPS_PROXY": "http://proxy:3128", "CLEARML_API_HOST": "https://api.clear.ml"}
+    near = ",".join(script().NEAR)
+    assert left_out({"CLEARML_API_HOST": "http://control-plane:8008"}) == {}
+    assert left_out(dict(proxy)) == dict.fromkeys(("no_proxy", "NO_PROXY"), near)
+    both = dict.fromkeys(("no_proxy", "NO_PROXY"), f"10.0.0.0/8,.corp,{near}")
+    assert left_out({**proxy, "NO_PROXY": "10.0.0.0/8, .corp"}) == both
+    all_hosts = {**proxy, "no_proxy": "*", "NO_PROXY": "a"}
+    assert left_out(all_hosts) == dict.fromkeys(("no_proxy", "NO_PROXY"), "*")
+    broken = {**proxy, "CLEARML_WEB_HOST": "http://[broken"}
+    assert left_out(broken) == dict.fromkeys(("no_proxy", "NO_PROXY"), near)
 
 
 @pytest.fixture

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import http.server
 import json
 import re
 import shlex
 import socket
+import ssl
 import sysconfig
+import threading
 import time
 from email.utils import formatdate
 from pathlib import Path
@@ -18,6 +21,7 @@ import pytest
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
 from tests.doctor.conftest import PIN, READY, Scene, answering
+from tests.gateway.certificates import Authority
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.compose.variables import HOST_NAME
 from transformer_serving.desk.doctor.containers import check_variables
@@ -269,6 +273,38 @@ def test_12_a_file_server_that_only_the_host_reaches(scene: Scene) -> None:
     assert "demo-inference-2: CLEARML_FILES_HOST is not reachable from inside" in said
     assert "demo-inference-1" not in said
     assert "localhost in a container is the container" in said
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        return
+
+
+def test_12_a_file_server_whose_authority_the_containers_do_not_know(
+    scene: Scene, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("files")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    with http.server.HTTPServer(("127.0.0.1", 0), _Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        serving = threading.Thread(target=server.serve_forever, args=(0.05,))
+        serving.start()
+        try:
+            scene.docker(files=f"https://127.0.0.1:{server.server_port}")
+            said = only(scene.subject, "containers")
+            trusting = faults(having(scene, SSL_CERT_FILE=str(authority.cert)))
+        finally:
+            server.shutdown()
+            serving.join()
+    assert "REQUESTS_CA_BUNDLE and SSL_CERT_FILE" in said
+    assert "localhost" not in said
+    assert trusting == {}
 
 
 def test_13_a_clock_an_hour_off(scene: Scene) -> None:

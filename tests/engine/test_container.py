@@ -25,6 +25,7 @@ from transformer_serving.engine.container_commands import GRACE_VARIABLE, comman
 from transformer_serving.engine.controller.first_loads import awaited
 from transformer_serving.engine.controller.records import FailedChange, Kind
 from transformer_serving.engine.controller.state import StateFile
+from transformer_serving.engine.heartbeat import Heartbeat
 from transformer_serving.engine.image_pin import PINNED_TENSORRT, PINNED_TRITON, difference
 from transformer_serving.engine.shared_memory import FOLDER, area_prefix
 
@@ -82,6 +83,45 @@ def test_either_is_started_again_and_sigterm_ends_both(
     )
     assert running.run() == 0
     stopping.join()
+
+
+def test_a_controller_that_hangs_is_killed_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container, "_CONTROLLER_PAUSE_S", 0.0)
+    controllers = tmp_path / "controllers"
+    StateFile(tmp_path / "controller.json").publish(state(ONE, models=("a",)))
+
+    def stop() -> None:
+        wait_for_three_lines(controllers)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    third = f"[ $(wc -l < {controllers}) -ge 3 ] && exec sleep 600"
+    hangs = shell(f"echo x >> {controllers}; {third}; kill -STOP $$")
+    assert Container(shell("exec sleep 600"), hangs, tmp_path, silence_s=0.1).run() == 0
+    stopping.join()
+
+
+def test_a_controller_is_silent_only_while_it_could_have_beaten(tmp_path: Path) -> None:
+    file = tmp_path / "controller.json"
+    heartbeat = Heartbeat(file)
+    heartbeat.begin()
+    # Not even its first state found room.
+    assert [heartbeat.silent_s(now) for now in (0.0, 0.5, 1.0)] == [0.0] * 3
+    assert not heartbeat.can_beat()
+    file.touch()
+    # The time that the last container left, and a clock that was set back, are times like another.
+    for beat in (9_000, 1_000):
+        os.utime(file, (beat, beat))
+        assert [heartbeat.silent_s(now) for now in (1.5, 2.0, 2.5)] == [0.0, 0.5, 1.0]
+    # The container was paused for an hour.
+    assert heartbeat.silent_s(3_602.5) == 2.0
+    assert heartbeat.can_beat()
+    assert heartbeat.silent_s(3_603.0) == 2.5
+    heartbeat.begin()
+    assert heartbeat.silent_s(3_900.0) == 0.0
 
 
 def unhindered(handler: Any, held: threading.Event | None) -> bool:

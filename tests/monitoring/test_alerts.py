@@ -226,6 +226,18 @@ def test_a_refused_bundle_is_gone_back_from_before_anything_is_restarted() -> No
     assert "do not restart, scale or roll anything" in first
 
 
+def test_a_triton_is_restarted_in_a_pod_with_the_models_that_it_has() -> None:
+    """A new pod's volume is empty, and of a bundle that cannot be loaded none goes before."""
+    (cells,) = re.findall(r"^\| `… restart triton` \|(.*)\|$", elsewhere(), re.MULTILINE)
+    pods, warned = cells.split(" | ")[-1].strip().split("`kubectl delete pod POD`")
+    assert pods.startswith("`kubectl exec POD -- sh -c 'kill 1'`")
+    assert "rollout restart" not in pods
+    assert "(runbooks/load-failed.md)" in warned
+    found = [text for text in runbooks().values() if "last good bundle" in text.replace("\n ", "")]
+    assert len(found) == 2
+    assert all("In a pod end the container for that" in text for text in found)
+
+
 def test_a_log_that_doctor_explains_is_made_by_the_line_before() -> None:
     asked = {name: text for name, text in runbooks().items() if "doctor --log FILE" in text}
     assert len(asked) > 2

@@ -23,6 +23,7 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.__main__ import (
     ALERTMANAGER,
     COPY,
+    DASHBOARDS,
     FOLDER,
     PROMETHEUS,
     RULES,
@@ -80,6 +81,21 @@ def test_who_is_told_is_written_once(tmp_path: Path) -> None:
     (tmp_path / ALERTMANAGER).write_text("mine")
     assert CliRunner().invoke(main, arguments).exit_code == 0
     assert (tmp_path / ALERTMANAGER).read_text() == "mine"
+
+
+def test_a_copy_gets_the_dashboards_of_this_kit_and_keeps_its_own(tmp_path: Path) -> None:
+    dashboards = tmp_path / DASHBOARDS
+    arguments = ["--output", str(tmp_path)]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert not dashboards.exists()
+    dashboards.mkdir(parents=True)
+    (dashboards / "service.json").write_text("of the kit before")
+    (dashboards / "mine.json").write_text("mine")
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    ours = {file.name: file.read_text() for file in (FOLDER / DASHBOARDS).glob("*.json")}
+    assert len(ours) == 3
+    found = {file.name: file.read_text() for file in dashboards.iterdir()}
+    assert found == {**ours, "mine.json": "mine"}
 
 
 @SCALES

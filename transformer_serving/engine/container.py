@@ -1,7 +1,8 @@
 """The Triton container's two processes: tritonserver and the controller beside it.
 
 Either is started again in place when it ends: a Triton that crashed has its models back as soon as
-they are loaded, with the controller still running. A Triton that ends soon after its start ends the
+they are loaded, with the controller still running. A controller that hangs is killed for that; for
+a Triton that does there are the health checks. A Triton that ends soon after its start ends the
 container, so that Docker shows it and waits longer before each new start.
 """
 
@@ -26,6 +27,7 @@ from typing import IO
 from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.engine.container_commands import STATE_FILE, commands
 from transformer_serving.engine.controller.state import StateFile
+from transformer_serving.engine.heartbeat import Heartbeat
 from transformer_serving.engine.image_pin import refuse_difference
 from transformer_serving.engine.orphans import end_orphans
 from transformer_serving.engine.triton_process import KEY_VARIABLE
@@ -36,6 +38,8 @@ _LOG_BYTES = 8 * 1024 * 1024
 _QUICK_END_S = 20.0
 # From one start of the controller to the next, at least.
 _CONTROLLER_PAUSE_S = 5.0
+# It goes round twice a second, and nothing slow runs in that loop. After this it hangs.
+_SILENCE_S = 300.0
 _LOOK_S = 0.2
 _LAST_LINES_S = 1.0
 
@@ -59,7 +63,8 @@ def main() -> None:
 class Container:
     """Both processes, from start to end; `state` has models/ and gets Triton's log.
 
-    `private` are variables for the controller only. `run` returns the container's exit code.
+    `private` are variables for the controller only; it may be without a beat for `silence_s`. `run`
+    returns the container's exit code.
     """
 
     def __init__(
@@ -68,8 +73,11 @@ class Container:
         controller: list[str],
         state: Path,
         private: Mapping[str, str] = MappingProxyType({}),
+        silence_s: float = _SILENCE_S,
     ) -> None:
         self._state = state / STATE_FILE
+        self._heartbeat = Heartbeat(self._state)
+        self._silence_s = silence_s
         self._repository = state / "models"
         self._triton = _Child(triton, state / "triton.log")
         self._controller = _Child(controller, None, private)
@@ -80,7 +88,7 @@ class Container:
             signal.signal(number, self._leave)
         _forget_status(self._state)
         self._start_triton()
-        self._controller.start()
+        self._start_controller()
         code = None
         while code is None:
             time.sleep(_LOOK_S)
@@ -110,9 +118,21 @@ class Container:
 
     def _look_after_controller(self) -> None:
         ended = self._controller.ended()
-        if ended is not None and self._controller.lived() > _CONTROLLER_PAUSE_S:
+        if ended is None:
+            self._kill_silent_controller()
+        elif self._controller.lived() > _CONTROLLER_PAUSE_S:
             _log.error("the controller ended with %s; started again", ended)
-            self._controller.start()
+            self._start_controller()
+
+    def _start_controller(self) -> None:
+        self._controller.start()
+        self._heartbeat.begin()
+
+    def _kill_silent_controller(self) -> None:
+        silent_s = self._heartbeat.silent_s(time.monotonic())
+        if silent_s > self._silence_s and self._heartbeat.can_beat():
+            _log.error("the controller hangs: it has not gone round for %.0f s; killed", silent_s)
+            self._controller.kill()
 
     def _leave(self, _number: int, _frame: FrameType | None) -> None:
         # No event: this is the thread that would wait for it, mostly with the event's own lock.
@@ -166,6 +186,11 @@ class _Child:
     def terminate(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def wait(self) -> None:
         if self._process is not None:

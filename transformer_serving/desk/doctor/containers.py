@@ -22,6 +22,8 @@ COMPOSE_MIN = "2.24.4"
 _NUMBER = re.compile(r"v?(\d+\.\d+\.\d+)")
 _INSTALL = "install Docker Engine and its compose plugin; only the compose stack needs them"
 NO_STACK = "no compose stack"
+# What OpenSSL calls a certificate of an authority unknown there, of another name or past its time.
+_DISTRUST = "CERTIFICATE_VERIFY_FAILED"
 # What compose gives where the file has none.
 _TRITONS = {
     row.name: row.default for row in (*INFERENCE.variables, *TRITON.variables) if row.default
@@ -140,8 +142,16 @@ def _container(subject: Subject, container: str) -> Findings:
 def _asked(container: str, name: str, said: str) -> Finding:
     if said == "ok":
         return ok(f"{container}: {name} answers from inside")
+    why = f"{container}: {name} is not reachable from inside: {said}"
+    if _DISTRUST in said:
+        return failure(
+            why,
+            "give the container the file of the server's authority, named in REQUESTS_CA_BUNDLE "
+            "and SSL_CERT_FILE (docs/compose.md, 'With your ClearML server'), and address the "
+            "server by a name that its certificate has",
+        )
     return failure(
-        f"{container}: {name} is not reachable from inside: {said}",
+        why,
         "localhost in a container is the container: set an address that containers reach, such as "
         f"http://{HOST_NAME}:PORT, where a server of this machine listens on its address, or the "
         "service's name",

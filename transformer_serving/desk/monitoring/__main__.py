@@ -1,5 +1,6 @@
 """`python -m transformer_serving.desk.monitoring`: rules.yaml and prometheus.yaml of a folder, and
-alertmanager.yaml where it has none; of our own folder also the Kubernetes chart's copy.
+alertmanager.yaml where it has none; of a copy also its dashboards, of our own folder the Kubernetes
+chart's copy.
 
 Tested by tests/monitoring/test_rules.py.
 """
@@ -22,6 +23,7 @@ from transformer_serving.desk.number import Number
 
 FOLDER = Path(__file__).parents[3] / "compose" / "monitoring"
 RULES, PROMETHEUS, ALERTMANAGER = "rules.yaml", "prometheus.yaml", "alertmanager.yaml"
+DASHBOARDS = Path("grafana", "dashboards")
 COPY = "Copy the folder, name the copy with MONITORING_FOLDER."
 
 
@@ -63,7 +65,10 @@ def main(
     client_certificate: bool,
     time_scale: float,
 ) -> None:
-    """Write rules.yaml and prometheus.yaml from the table of alerts; alertmanager.yaml once."""
+    """Write rules.yaml and prometheus.yaml from the table of alerts; alertmanager.yaml once.
+
+    A copy of compose/monitoring also gets its dashboards anew.
+    """
     if client_certificate and not server_name:
         raise click.UsageError("--client-certificate needs --server-name: it is shown over TLS")
     scale = TimeScale(time_scale)
@@ -77,6 +82,10 @@ def main(
     replace_file(output / PROMETHEUS, prometheus_config(scale, place))
     if output == FOLDER:
         chart.write()
+    elif (output / DASHBOARDS).is_dir():
+        # The operator's own have other names.
+        for ours in (FOLDER / DASHBOARDS).glob("*.json"):
+            replace_file(output / DASHBOARDS / ours.name, ours.read_text("utf-8"))
     # In a copy it is the operator's.
     if output == FOLDER or not (output / ALERTMANAGER).exists():
         replace_file(output / ALERTMANAGER, alertmanager_config(COPY))
