@@ -132,6 +132,33 @@ def test_engine_torch_says_what_is_slower_on_a_gpu_than_it_might_be(
     assert (asked.packed, list(asked.remarks)) == (False, [])
 
 
+def test_a_shape_that_there_is_no_memory_to_record_is_computed_and_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(tensor: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **options: nullcontext())
+    gpu = PlayedGpu(0)
+
+    def asked(texts: int) -> list[list[float]]:
+        """The answers of as many calls as make a shape usual."""
+        return [
+            gpu.outputs(((texts, 4),), lambda tensors: tuple(tensors), [torch.ones(texts)])[0]
+            .tolist()
+            for _ in range(usual_shapes.TIMES)
+        ]  # fmt: skip
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "clone", no_memory)
+        assert asked(2) == [[1.0, 1.0]] * usual_shapes.TIMES
+    said = "calls of shape (2, 4) are not recorded as a CUDA graph: CUDA out of memory"
+    assert asked(2) == [[1.0, 1.0]] * usual_shapes.TIMES
+    assert asked(1) == [[1.0]] * usual_shapes.TIMES
+    assert (gpu.remarks, set(gpu._recorded)) == ([said], {((1, 4),)})
+
+
 def test_its_percentiles_are_those_of_the_figures_beside_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
