@@ -31,6 +31,7 @@ from benchmarks.servers.site import BUILD, OURS, service_of_one
 from benchmarks.servers.table import Running, gateway
 from benchmarks.studies.gpu import needs
 from benchmarks.studies.gpu.engines import bundle_of, fastest
+from benchmarks.studies.gpu.step_process import labels
 from benchmarks.studies.overload import Overload
 from benchmarks.studies.workers import measured, remarks
 from transformer_serving.contract.golden import agrees
@@ -244,9 +245,7 @@ def pinned_image(bundle: Bundle, report: StepReport) -> Iterator[str]:
     written = write_repository(bundle, folder / "models", OURS, ensemble=False)
     _on_gpu(written.folder / OURS / FILE_NAME)
     name, (http, grpc) = f"check-gpu-{uuid.uuid4().hex[:8]}", free_ports(2)
-    line = image_line(written.folder, gpus=True).replace("127.0.0.1:8000:", f"127.0.0.1:{http}:", 1)
-    line = line.replace("127.0.0.1:8001:", f"127.0.0.1:{grpc}:", 1)
-    command = shlex.split(line.replace("docker run --rm", f"docker run --rm --name {name}", 1))
+    command = container_command(written.folder, name, http, grpc)
     child = Child("the pinned image", command, folder / "image.log")
     report("starting the pinned image")
     child.start()
@@ -256,6 +255,14 @@ def pinned_image(bundle: Bundle, report: StepReport) -> Iterator[str]:
     finally:
         subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)
         child.stop()
+
+
+def container_command(models: Path, name: str, http: int, grpc: int) -> list[str]:
+    """The pinned image's `docker run` with these ports, of this name and with the step's mark."""
+    line = image_line(models, gpus=True).replace("127.0.0.1:8000:", f"127.0.0.1:{http}:", 1)
+    line = line.replace("127.0.0.1:8001:", f"127.0.0.1:{grpc}:", 1)
+    own = shlex.join(["--name", name, *labels()])
+    return shlex.split(line.replace("docker run --rm", f"docker run --rm {own}", 1))
 
 
 def _on_gpu(config_file: Any) -> None:
