@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -164,6 +165,21 @@ def test_times_of_a_stack_that_refused_are_left_out() -> None:
     found = stacks.loaded(session, stacks.peers("torch_text"), quiet)["loads"]
     assert found["seed"]["gateway"] == {"texts": 100.0, "failed": 40.0}
     assert found["single"]["gateway"]["cpu_us"] == 50.0
+
+
+def test_a_step_starts_no_gateway_but_that_which_it_measures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[Any] = []
+
+    def session(peers: Any, *_: Any, **__: Any) -> Any:
+        started.extend(peer.server for peer in peers if peer.server)
+        return nullcontext()
+
+    monkeypatch.setattr(stacks, "bundle_of", lambda *_: None)
+    monkeypatch.setattr(stacks, "session", session)
+    with stacks.opened(quiet, replace(encoders.MINILM, folder=lambda report: Path())):
+        assert started == []
 
 
 def test_a_stored_step_holds_on_this_machine_alone(
