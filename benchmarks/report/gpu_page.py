@@ -208,13 +208,16 @@ def _overload(found: Found | None) -> str:
         [
             row["deadline"], f"{row['capacity']:.0f}", f"{row['offered']:.0f}",
             f"{row['least']:.2f}", "-" if row["p99"] is None else f"{row['p99']:.0f}",
-            _figure(row, "after_ms"),
+            _figure(row, "after_ms"), f"{row['calm_generator_cpu']:.2f}",
+            f"{row['generator_cpu']:.2f}",
         ]
         for row in found["rows"]
     ]  # fmt: skip
     head = ["deadline", "capacity, texts/s", "offered", "least of it answered", "p99 ms",
-            "alone after it, ms"]  # fmt: skip
-    return "Overload, engine torch:\n\n" + table(head, rows)
+            "alone after it, ms", "sender at capacity, of a core", "in overload"]  # fmt: skip
+    what = f"{found['model']}, {found['text']} a request{_of_workers(found)}"
+    shown = f"Overload, engine torch before {what}:\n\n{table(head, rows)}"
+    return shown + _remarks("overload", found)
 
 
 def _workers(found: Found | None) -> str:

@@ -33,7 +33,7 @@ from benchmarks.studies.gpu import needs
 from benchmarks.studies.gpu.engines import bundle_of, fastest
 from benchmarks.studies.gpu.step_process import labels
 from benchmarks.studies.overload import Overload
-from benchmarks.studies.workers import measured, remarks
+from benchmarks.studies.workers import FULL_SENDER, measured, remarks
 from transformer_serving.contract.golden import agrees
 from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.bundle.folder import Bundle
@@ -145,8 +145,21 @@ def loaded(
 
 
 def overload(report: StepReport) -> dict[str, Any]:
-    with opened(report) as found:
-        return Overload(_OVERLOAD_S, engines=(), real=True)(found, report)
+    """Of the engine, not of what feeds it: several workers, and on a GPU the model that keeps one
+    busy."""
+    encoder, load = (MINILM, loads.SEED) if needs.gpu() else (LARGE, _PASSAGES[0])
+    with opened(report, encoder) as found:
+        text = found.runner.text(load)
+        part = Overload(_OVERLOAD_S, engines=(), workers=feeders(), text=text)
+        overloads = part(found, report)
+    full = [
+        f"deadline {row['deadline']}: what sends used more than {FULL_SENDER:.0%} of a core: the "
+        "stack may do more"
+        for row in overloads["rows"]
+        if max(row["calm_generator_cpu"], row["generator_cpu"]) > FULL_SENDER
+    ]
+    asked = {"model": encoder.title, "text": load.title.partition(",")[0], "workers": part.workers}
+    return {**asked, **overloads, REMARKS: full}
 
 
 def workers(report: StepReport) -> dict[str, Any]:
