@@ -259,7 +259,8 @@ def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
     load = {"texts": 100.0, "p50": 3.0, "p99": 9.0, "cpu_us": 500.0, "triton_us": 60.0}
     stack = {
         "precision": "bf16", "titles": {"seed": "128 clients"}, "failed": {"gateway": "it is gone"},
-        "loads": {"seed": {"gateway": load, "raw-padded": {"texts": 200.0, "p50": 1.0}}},
+        "loads": {"seed": {"gateway": load, "raw-padded": {"texts": 200.0, "p50": 1.0},
+                           "raw-paused": {"texts": 9.0, "p50": 1.25}}},
     }  # fmt: skip
     alone = {"1x16": {"mean": 1.5, "rate": 660.0}}
     page = gpu_page.text(
@@ -280,7 +281,11 @@ def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
     assert "refused: beyond the tolerance" in page
     assert "| `workers-torch` | not run |" in page
     assert "| torch bf16 | 1.50 (660) |" in page
-    assert "| 128 clients | 100 | 3.0 | 9.0 | 200 | 1.0 | 0.50 | 500 | 60.0 | - | - | - |" in page
+    assert (
+        "| 128 clients | 100 | 3.0 | 9.0 | 200 | 1.0 | 1.2 | 0.50 | 500 | 60.0 | - | - | - |"
+        in page
+    )
+    assert "| its p50 ms | after pauses of 2 ms | share |" in page
     assert "could take" not in page
     assert "gateway: it is gone." in page
     gpu = [{"name": "NVIDIA A10", "driver": "560.35", "capability": "8.6"}]

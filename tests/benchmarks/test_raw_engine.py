@@ -18,7 +18,7 @@ from benchmarks.runs import raw_engine
 from benchmarks.runs.engine_process import RawEngine
 from benchmarks.runs.gpu_runtimes import CUDA
 from benchmarks.servers.process import Unusable
-from benchmarks.studies.gpu import engines
+from benchmarks.studies.gpu import engines, stacks
 from tests.engine.serving import write_bundle
 from tests.engine.text_models import write_torch
 from transformer_serving.engine.backends import (
@@ -169,6 +169,30 @@ def test_its_percentiles_are_those_of_the_figures_beside_it(
     runtime: Any = SimpleNamespace(run=lambda calls: [])
     found = raw_engine.measure(runtime, [{"input_ids": np.ones((1, 4))}], 2.0)
     assert (found["p50"], found["p90"], found["p99"]) == (1000.0, 3000.0, 3000.0)
+
+
+def test_a_pause_before_a_call_is_no_time_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call takes a second, and each pause ten."""
+    now = 0.0
+
+    def passes(seconds: float) -> list[Any]:
+        nonlocal now
+        now += seconds
+        return []
+
+    played: Any = SimpleNamespace(perf_counter=lambda: now, process_time=lambda: 0.0, sleep=passes)
+    monkeypatch.setattr(raw_engine, "time", played)
+    runtime: Any = SimpleNamespace(run=lambda calls: passes(1.0))
+    found = raw_engine.measure(runtime, [{"input_ids": np.ones((1, 4))}], 30.0, 10.0)
+    assert now == 33.0
+    assert (found["p50"], found["p99"], found["mean"], found["rate"]) == (1e3, 1e3, 1e3, 1.0)
+
+
+def test_one_text_at_a_time_is_measured_after_pauses_too() -> None:
+    paused = stacks.peers("torch_text")[-1]
+    taken = {load.name for load in (*stacks.LOADS["minilm"], *stacks.LOADS["large"])
+             if load.takes(paused)}  # fmt: skip
+    assert taken == {"single", "passage-single"}
 
 
 class Played:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report.gpu_page import REMARKS
+from benchmarks.report.gpu_page import PAUSE_S, PAUSED, REMARKS
 from benchmarks.runs import loads, processor_time
 from benchmarks.runs.loads import Load
 from benchmarks.runs.results import times_of_answers
@@ -57,10 +57,13 @@ FIGURES = (
 
 
 def peers(engine: str) -> list[Peer]:
-    """Ours, and the engine alone on texts padded as ours are."""
+    """Ours, and the engine alone on texts padded as ours are: call after call, and of one text at a
+    time after pauses too, as it has them behind a server."""
+    alone = Peer("raw-padded", "the engine alone", engine, "limit", None, padded=True)
     return [
         Peer("gateway", "ours, gateway", engine, "ours", "gateway", f"/serve/{OURS}"),
-        Peer("raw-padded", "the engine alone", engine, "limit", None, padded=True),
+        alone,
+        replace(alone, name=PAUSED, title="the engine alone, after pauses", pause_s=PAUSE_S),
     ]
 
 
