@@ -16,6 +16,8 @@ _DONE = "done"
 _LARGE = "-large"
 # Beside the figures: what the engine says is slower than it might be.
 REMARKS = "remarks"
+# The engine alone that sleeps before each call, and for how long.
+PAUSED, PAUSE_S = "raw-paused", 0.002
 
 
 def text(steps: Sequence[Found], names: Sequence[str]) -> str:
@@ -148,12 +150,14 @@ def _loads(name: str, found: Found) -> str:
             [
                 found["titles"][load],
                 *(_figure(ours, key) for key in ("texts", "p50", "p99")),
-                _figure(raw, "texts"), _figure(raw, "p50"), share,
+                _figure(raw, "texts"), _figure(raw, "p50"),
+                _figure(peers.get(PAUSED) or {}, "p50"), share,
                 *(_figure(ours, f"{part}_us") for part in ("cpu", "triton", "engine", "load")),
                 _figure(ours, "texts_a_call"),
             ]
         )  # fmt: skip
-    head = ["load", "texts/s", "p50 ms", "p99 ms", "engine alone, texts/s", "its p50 ms", "share",
+    head = ["load", "texts/s", "p50 ms", "p99 ms", "engine alone, texts/s", "its p50 ms",
+            f"after pauses of {1e3 * PAUSE_S:g} ms", "share",
             "server µs", "Triton µs", "engine µs", "sender µs", "texts a call"]  # fmt: skip
     failed = "".join(f"\n\n{what}: {why}." for what, why in found["failed"].items())
     failed += _remarks("the engine alone", found)
@@ -208,13 +212,16 @@ def _overload(found: Found | None) -> str:
         [
             row["deadline"], f"{row['capacity']:.0f}", f"{row['offered']:.0f}",
             f"{row['least']:.2f}", "-" if row["p99"] is None else f"{row['p99']:.0f}",
-            _figure(row, "after_ms"),
+            _figure(row, "after_ms"), f"{row['calm_generator_cpu']:.2f}",
+            f"{row['generator_cpu']:.2f}",
         ]
         for row in found["rows"]
     ]  # fmt: skip
     head = ["deadline", "capacity, texts/s", "offered", "least of it answered", "p99 ms",
-            "alone after it, ms"]  # fmt: skip
-    return "Overload, engine torch:\n\n" + table(head, rows)
+            "alone after it, ms", "sender at capacity, of a core", "in overload"]  # fmt: skip
+    what = f"{found['model']}, {found['text']} a request{_of_workers(found)}"
+    shown = f"Overload, engine torch before {what}:\n\n{table(head, rows)}"
+    return shown + _remarks("overload", found)
 
 
 def _workers(found: Found | None) -> str:

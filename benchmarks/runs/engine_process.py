@@ -39,8 +39,12 @@ class RawEngine:
             self.close()
             raise
 
-    def measure(self, batch: int, tokens: int, seconds: float) -> dict[str, float]:
-        return self._asked({"batch": batch, "tokens": tokens, "seconds": seconds})
+    def measure(
+        self, batch: int, tokens: int, seconds: float, pause_s: float = 0.0
+    ) -> dict[str, float]:
+        return self._asked(
+            {"batch": batch, "tokens": tokens, "seconds": seconds, "pause_s": pause_s}
+        )
 
     def measure_mixed(
         self, lengths: Sequence[int], pads: Sequence[int], seconds: float

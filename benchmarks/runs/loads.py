@@ -34,7 +34,7 @@ class Load:
         if self.only:
             return peer.name in self.only
         if peer.server is None:
-            return self.raw is not None
+            return self.raw == 1 if peer.pause_s else self.raw is not None
         return self.texts == 1 or (peer.many and self.texts <= peer.most)
 
 

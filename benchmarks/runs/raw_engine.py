@@ -3,7 +3,8 @@
 `python -m benchmarks.runs.raw_engine MODEL_FOLDER` loads a bundle's model folder and answers each
 line {"batch": n, "tokens": n, "seconds": s} on stdin with a line of figures. With {"lengths":
 [...], "pads": [...]} the texts have these lengths, and go in a call for each of the pads that fits
-some. It runs on a GPU where its engine sees one. When it is ready it says so first, and whether it
+some. With "pause_s" it sleeps before each call, as an engine does that waits for its next request.
+It runs on a GPU where its engine sees one. When it is ready it says so first, and whether it
 computes padding; what is slower than it might be stands beside each line's figures as "remarks".
 """
 
@@ -50,7 +51,9 @@ def main(arguments: list[str]) -> None:
     _print({"packed": getattr(runtime, "packed", False), **_remarks(runtime)})
     for line in sys.stdin:
         wanted = json.loads(line)
-        figures = measure(runtime, _calls(runtime, wanted), wanted["seconds"])
+        figures = measure(
+            runtime, _calls(runtime, wanted), wanted["seconds"], wanted.get("pause_s", 0.0)
+        )
         _print({**figures, **_remarks(runtime)})
 
 
@@ -95,17 +98,23 @@ def _calls(runtime: Runtime, wanted: Mapping[str, Any]) -> list[Arrays]:
     return [call_inputs(runtime, wanted["batch"], wanted["tokens"])]
 
 
-def measure(runtime: Runtime, calls: Sequence[Arrays], seconds: float) -> dict[str, float]:
-    """Texts a second, processor time of a text, and milliseconds of all `calls` together."""
+def measure(
+    runtime: Runtime, calls: Sequence[Arrays], seconds: float, pause_s: float = 0.0
+) -> dict[str, float]:
+    """Texts a second, processor time of a text, and milliseconds of all `calls` together; a pause
+    before them is no part of any."""
     times: list[float] = []
     spent = time.process_time()
     begun = time.perf_counter()
     while (now := time.perf_counter()) - begun < seconds or len(times) < 2:
+        if pause_s:
+            time.sleep(pause_s)
+            now = time.perf_counter()
         for answer in runtime.run(calls):
             if isinstance(answer, RequestFailure):
                 raise SystemExit(answer.reason)
         times.append(time.perf_counter() - now)
-    elapsed = time.perf_counter() - begun
+    elapsed = sum(times) if pause_s else time.perf_counter() - begun
     spent = time.process_time() - spent
     texts = len(times) * sum(len(next(iter(call.values()))) for call in calls)
     times.sort()

@@ -155,9 +155,9 @@ class Runner:
         assert load.raw is not None
         key = (peer.name, load.name)
         if key not in self.rates:
-            engine.measure(load.raw, tokens, self.plan.warm_up_s)
+            engine.measure(load.raw, tokens, self.plan.warm_up_s, peer.pause_s)
             self.rates[key] = 0.0
-        found = engine.measure(load.raw, tokens, self.plan.seconds)
+        found = engine.measure(load.raw, tokens, self.plan.seconds, peer.pause_s)
         return {**found, "texts": found["rate"], "failed": 0, "tokens": tokens}
 
     def _open(self, peer: Peer, load: Load) -> Measurement:

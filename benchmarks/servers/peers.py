@@ -22,6 +22,7 @@ class Peer:
     `many` says that a request may carry a list of texts, and `most` how many; `kind` sorts the
     tables: ours, a peer, or a limit that nothing behind it can pass. `padded`: the raw engine's
     texts are as long as our bucket for them, not as the text is, where it computes padding.
+    `pause_s`: the raw engine of one text at a time waits so long before each call.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Peer:
     many: bool = True
     padded: bool = False
     most: int = 512
+    pause_s: float = 0.0
 
 
 def _ours(name: str, title: str, server: str, endpoint: str, engine: str) -> Peer:

@@ -37,8 +37,8 @@ _ALONE_S = 20.0
 # Who comes when the load has ended asks again after so long a pause, and gives up at last.
 _PAUSE_S, _SERVED_WITHIN_S = 0.02, 60.0
 _TEXT = texts.json_text([texts.SEED])
-_HURRIED = json.dumps({"text": texts.SEED, "timeout_ms": 2000}).encode()
-_BODIES = {"none": _TEXT, "2 s": _HURRIED}
+# By what a table says of them, members of the request.
+_DEADLINES: dict[str, dict[str, int]] = {"none": {}, "2 s": {"timeout_ms": 2000}}
 _WARM_S = 3.0
 
 
@@ -51,7 +51,8 @@ class Opened(Protocol):
 
 @dataclass(frozen=True)
 class Overload:
-    """A part of `make bench-all`; `seconds` is the length of each load.
+    """A part of `make bench-all`; `seconds` is the length of each load, `text` what the real engine
+    is asked, and `workers` the gateway's before it.
 
     Raises Unusable where a server does not start.
     """
@@ -59,20 +60,23 @@ class Overload:
     seconds: float = 60.0
     engines: Sequence[int] = SLEEPING
     real: bool = True
+    workers: int = 1
+    text: str = texts.SEED
 
     def __call__(self, session: Opened, report: StepReport) -> dict[str, Any]:
         rows: list[dict[str, Any]] = []
         found: dict[str, Any] = {"times": TIMES, "seconds": self.seconds, "rows": rows}
         for rate in self.engines:
             with sleeping(session.site, rate, report) as server:
-                for deadline in _BODIES:
+                for deadline in _DEADLINES:
                     report(f"{TIMES:g} times {rate} texts/s, deadline: {deadline}")
                     rows.append(self._row(server, deadline, report, float(rate)))
         if self.engines:
             found |= self._left(session, report)
         if self.real:
-            with _running(gateway(name="overload")(session.site, report)) as server:
-                for deadline in _BODIES:
+            start = gateway(self.workers, name="overload")
+            with _running(start(session.site, report)) as server:
+                for deadline in _DEADLINES:
                     report(f"{TIMES:g} times the real engine, deadline: {deadline}")
                     rows.append(self._row(server, deadline, report, None))
         return found
@@ -91,7 +95,7 @@ class Overload:
     def _row(
         self, server: Running, deadline: str, report: StepReport, rate: float | None
     ) -> dict[str, Any]:
-        row = overloaded(server, deadline, self.seconds, rate)
+        row = overloaded(server, deadline, self.seconds, rate, self.text)
         report(json.dumps(row))
         return row
 
@@ -128,23 +132,23 @@ def _load(server: Running, body: bytes, kind: generator.Closed | generator.Open)
 
 
 def overloaded(
-    server: Running, deadline: str, seconds: float, capacity: float | None
+    server: Running, deadline: str, seconds: float, capacity: float | None, text: str = texts.SEED
 ) -> dict[str, Any]:
     """TIMES the capacity at random moments; without one given, what 128 clients get.
 
     `refusal_us` is the server's processor time of a refusal: what is left of it when each answer
     is taken to cost what it does without overload, and no more than a refusal does at least.
     """
-    computed = capacity is None
-    _load(server, _TEXT, generator.Closed(16, _WARM_S))
+    computed, body = capacity is None, texts.json_text([text])
+    _load(server, body, generator.Closed(16, _WARM_S))
     before = cpu_s(server.processes())
-    calm = figures(_load(server, _TEXT, generator.Closed(128 if computed else 16, _WARM_S)))
+    calm = figures(_load(server, body, generator.Closed(128 if computed else 16, _WARM_S)))
     answer_s = (cpu_s(server.processes()) - before) / max(calm.goodput * calm.elapsed_s, 1)
     wanted = capacity or calm.goodput
-    alone = _alone_ms(server)
+    alone = _alone_ms(server, text)
     before = cpu_s(server.processes())
     offered = generator.Open(TIMES * wanted, seconds, connections=16_384)
-    run = _load(server, _BODIES[deadline], offered)
+    run = _load(server, json.dumps({"text": text, **_DEADLINES[deadline]}).encode(), offered)
     ended = time.monotonic()
     spent = cpu_s(server.processes()) - before
     found = figures(run)
@@ -170,25 +174,26 @@ def overloaded(
         "refused_p99": _refused_p99(run),
         "drained_s": ended - begun - seconds,
         "alone_ms": alone,
-        "after_ms": _alone_ms(server),
+        "after_ms": _alone_ms(server, text),
         "answer_us": 1e6 * answer_s,
         "refusal_us": 1e6 * refusal_s,
         "generator_cpu": found.generator_cpu,
+        "calm_generator_cpu": calm.generator_cpu,
         "server_cpu": spent / run.elapsed_s,
         "late_ms": found.late_ms,
     }
 
 
-def _alone_ms(server: Running) -> float | None:
+def _alone_ms(server: Running, text: str = texts.SEED) -> float | None:
     """The shortest of three requests, one after the other; None where none got a 200."""
-    times = [_answered_s(server, _ALONE_S) for _ in range(3)]
+    times = [_answered_s(server, _ALONE_S, text) for _ in range(3)]
     return min((1e3 * took for took in times if took is not None), default=None)
 
 
-def _answered_s(server: Running, patience_s: float) -> float | None:
+def _answered_s(server: Running, patience_s: float, text: str = texts.SEED) -> float | None:
     """Seconds of one request; None where it was not answered with 200, as when it was refused."""
     began = time.monotonic()
-    reply = ask(f"{server.base}/serve/{OURS}", {"text": texts.SEED}, patience_s)
+    reply = ask(f"{server.base}/serve/{OURS}", {"text": text}, patience_s)
     return time.monotonic() - began if reply.status == 200 else None
 
 

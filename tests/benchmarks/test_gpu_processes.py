@@ -83,6 +83,42 @@ def test_a_process_that_does_not_end_is_killed_with_what_it_started(tmp_path: Pa
     wait_until(lambda: not lives(child), 60)
 
 
+# It keeps what `run` was labelled until `rm` of its id.
+DOCKER = """#!/bin/sh
+case $1 in
+run) while [ "$1" != --label ]; do shift; done; echo "label=$2" > "$THERE";;
+ps) [ -e "$THERE" ] && [ "$(cat "$THERE")" = "$5" ] && echo 3f0c;;
+rm) [ "$3" = 3f0c ] && rm "$THERE";;
+esac
+"""
+KILLED = """
+import os, signal, subprocess
+from pathlib import Path
+from benchmarks.studies.gpu.stacks import container_command
+subprocess.run(container_command(Path("models"), "one", 1, 2), check=True)
+assert Path(os.environ["THERE"]).exists()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_container_ends_with_the_step_that_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, docker = tmp_path / "there", tmp_path / "docker"
+    docker.write_text(DOCKER)
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("THERE", str(there))
+    process = StepProcess([sys.executable, "-c", KILLED])
+    assert process.wait(60) == -signal.SIGKILL
+    assert there.exists()
+    # Another step's end leaves it alone.
+    StepProcess([sys.executable, "-c", ""]).end(60)
+    assert there.exists()
+    assert process.end(60) == -signal.SIGKILL
+    assert not there.exists()
+
+
 def test_a_step_whose_process_ends_does_not_cost_the_next_one(tmp_path: Path) -> None:
     """No process knows the first, so that it stores nothing."""
     unknown, machine = Step("unknown", "none", (), print), steps.chosen(["machine"])[0]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +47,7 @@ def test_what_is_missing_is_named_and_nothing_is_run(
 
 
 def test_engine_torch_is_not_measured_on_the_cpu_of_a_machine_with_a_gpu(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_name = {one.name: one for one in steps.STEPS}
     served = [by_name[f"{name}-torch"] for name in ("stack", "overload", "workers")]
@@ -54,12 +57,78 @@ def test_engine_torch_is_not_measured_on_the_cpu_of_a_machine_with_a_gpu(
         return [[said for need in one.needs if (said := needs.ALL[need]())] for one in served
                 if "tensorrt" not in one.name and "large" not in one.name]  # fmt: skip
 
-    monkeypatch.setattr(needs, "read_gpus", lambda environment: ())
-    assert not any(lacks())
-    monkeypatch.setattr(needs, "read_gpus", lambda environment: ("a GPU",))
-    monkeypatch.setattr(needs, "_ASK_TORCH", "print('2.13.0+cpu', False)")
+    smi = Smi(tmp_path, monkeypatch)
+    sees_none = "print('2.13.0+cpu', False)"
+    monkeypatch.setattr(needs, "_ASK_TORCH", sees_none)
+    for script in ("exit 0", "echo 'No devices were found'; exit 6"):
+        smi.says(script)
+        assert not any(lacks())
+    smi.says("echo 'NVIDIA H200, 580.159, 9.0'")
     assert all(said.startswith("a torch that sees the GPU") for one in lacks() for said in one)
     assert all(lacks())
+
+
+class Smi:
+    """An nvidia-smi in front of all others, which counts how often it is asked."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._program, self._asked = folder / "nvidia-smi", folder / "asked"
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def says(self, script: str) -> None:
+        self._program.write_text(f"#!/bin/sh\necho >> {self._asked}\n{script}\n")
+        self._program.chmod(0o755)
+        self._asked.unlink(missing_ok=True)
+        needs.ask_gpus.cache_clear()
+
+    @property
+    def times(self) -> int:
+        return len(self._asked.read_text().splitlines())
+
+
+@pytest.fixture(autouse=True)
+def machine_is_asked_anew() -> Iterator[None]:
+    yield
+    needs.ask_gpus.cache_clear()
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_an_nvidia_smi_that_does_not_answer_is_no_machine_without_a_gpu(
+    sees: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needs, "_ASK_TORCH", f"print('2.13.0', {sees})")
+    smi = Smi(tmp_path, monkeypatch)
+    smi.says("echo 'Failed to initialize NVML' >&2; exit 18")
+    said = "an NVIDIA GPU: nvidia-smi ended with 18: Failed to initialize NVML"
+    assert (needs.gpu(), needs.engine_torch()) == (said, said)
+    smi.says("exec sleep 600")
+    monkeypatch.setattr(needs, "_SMI_S", 1)
+    assert "did not answer within 1 s; let the driver stay loaded: nvidia-smi -pm 1" in str(
+        needs.engine_torch()
+    )
+
+
+def test_a_gpu_that_torch_alone_sees_is_not_measured_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needs, "_ASK_TORCH", "print('2.13.0', True)")
+    Smi(tmp_path, monkeypatch).says("exit 0")
+    said = "an NVIDIA GPU: nvidia-smi names none, and torch sees one"
+    assert needs.engine_torch() == said
+
+
+def test_nvidia_smi_is_asked_once_for_all_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi = Smi(tmp_path, monkeypatch)
+    smi.says("echo 'NVIDIA H200, 580.159, 9.0'")
+    monkeypatch.setattr(machine, "commit", lambda: "abc")
+    kept = step(lambda report: {"texts": 1}, "GPU")
+    found = run_step(kept, tmp_path, quiet)
+    gpu = {"name": "NVIDIA H200", "driver": "580.159", "capability": "9.0"}
+    assert (found["gpu"], found["state"]) == ([gpu], DONE)
+    assert steps.run_all([kept], tmp_path, quiet, again=False) == [found]
+    assert smi.times == 1
 
 
 def test_a_step_that_fails_or_takes_too_long_is_stored_with_its_reason(tmp_path: Path) -> None:
@@ -96,6 +165,21 @@ def test_times_of_a_stack_that_refused_are_left_out() -> None:
     found = stacks.loaded(session, stacks.peers("torch_text"), quiet)["loads"]
     assert found["seed"]["gateway"] == {"texts": 100.0, "failed": 40.0}
     assert found["single"]["gateway"]["cpu_us"] == 50.0
+
+
+def test_a_step_starts_no_gateway_but_that_which_it_measures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[Any] = []
+
+    def session(peers: Any, *_: Any, **__: Any) -> Any:
+        started.extend(peer.server for peer in peers if peer.server)
+        return nullcontext()
+
+    monkeypatch.setattr(stacks, "bundle_of", lambda *_: None)
+    monkeypatch.setattr(stacks, "session", session)
+    with stacks.opened(quiet, replace(encoders.MINILM, folder=lambda report: Path())):
+        assert started == []
 
 
 def test_a_stored_step_holds_on_this_machine_alone(
@@ -175,7 +259,8 @@ def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
     load = {"texts": 100.0, "p50": 3.0, "p99": 9.0, "cpu_us": 500.0, "triton_us": 60.0}
     stack = {
         "precision": "bf16", "titles": {"seed": "128 clients"}, "failed": {"gateway": "it is gone"},
-        "loads": {"seed": {"gateway": load, "raw-padded": {"texts": 200.0, "p50": 1.0}}},
+        "loads": {"seed": {"gateway": load, "raw-padded": {"texts": 200.0, "p50": 1.0},
+                           "raw-paused": {"texts": 9.0, "p50": 1.25}}},
     }  # fmt: skip
     alone = {"1x16": {"mean": 1.5, "rate": 660.0}}
     page = gpu_page.text(
@@ -196,7 +281,11 @@ def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
     assert "refused: beyond the tolerance" in page
     assert "| `workers-torch` | not run |" in page
     assert "| torch bf16 | 1.50 (660) |" in page
-    assert "| 128 clients | 100 | 3.0 | 9.0 | 200 | 1.0 | 0.50 | 500 | 60.0 | - | - | - |" in page
+    assert (
+        "| 128 clients | 100 | 3.0 | 9.0 | 200 | 1.0 | 1.2 | 0.50 | 500 | 60.0 | - | - | - |"
+        in page
+    )
+    assert "| its p50 ms | after pauses of 2 ms | share |" in page
     assert "could take" not in page
     assert "gateway: it is gone." in page
     gpu = [{"name": "NVIDIA A10", "driver": "560.35", "capability": "8.6"}]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks.report import gpu_page
+from benchmarks.servers import encoders
 from benchmarks.servers.table import Running
 from benchmarks.studies import overload
+from benchmarks.studies.gpu import needs, stacks
 from tests.bench.served import served
 from transformer_serving.desk.bench.exchange import Exchange, Run
 
@@ -74,3 +79,38 @@ def test_one_alone_is_timed_by_its_answers(app: Refusing, server: Running) -> No
     assert alone is not None
     assert alone > 0
     assert app.asked == 3
+
+
+@pytest.mark.parametrize("lack", [None, "an NVIDIA GPU"], ids=["gpu", "none"])
+def test_an_engine_is_overloaded_by_several_workers_with_texts_that_keep_it_busy(
+    lack: str | None, server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models: list[Any] = []
+    workers: list[int] = []
+
+    def gateway(count: int = 1, **_: Any) -> Any:
+        workers.append(count)
+        return lambda site, report: SimpleNamespace(
+            base=server.base, processes=server.processes, stop=int
+        )
+
+    def opened(report: Any, encoder: Any = encoders.MINILM) -> Any:
+        models.append(encoder)
+        runner = SimpleNamespace(text=lambda load: "a " * (load.tokens or 1))
+        return nullcontext(SimpleNamespace(site=None, runner=runner))
+
+    monkeypatch.setattr(needs, "gpu", lambda: lack)
+    monkeypatch.setattr(stacks, "opened", opened)
+    monkeypatch.setattr(stacks, "cores", lambda: 6)
+    monkeypatch.setattr(stacks, "_OVERLOAD_S", 0.1)
+    monkeypatch.setattr(stacks, "FULL_SENDER", 0.0)
+    monkeypatch.setattr(overload, "gateway", gateway)
+    monkeypatch.setattr(overload, "_WARM_S", 0.1)
+    found = stacks.overload(lambda line: None)
+    large = lack is None
+    assert (models, workers) == ([encoders.LARGE if large else encoders.MINILM], [3])
+    page = gpu_page._overload(found)
+    tokens = "a text of 256 tokens" if large else "one text"
+    assert f"before {models[0].title}, {tokens} a request, 3 gateway workers" in page
+    assert "overload: deadline none: what sends used more than 0% of a core" in page
+    assert "| sender at capacity, of a core | in overload |" in page

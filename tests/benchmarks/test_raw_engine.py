@@ -18,7 +18,7 @@ from benchmarks.runs import raw_engine
 from benchmarks.runs.engine_process import RawEngine
 from benchmarks.runs.gpu_runtimes import CUDA
 from benchmarks.servers.process import Unusable
-from benchmarks.studies.gpu import engines
+from benchmarks.studies.gpu import engines, stacks
 from tests.engine.serving import write_bundle
 from tests.engine.text_models import write_torch
 from transformer_serving.engine.backends import (
@@ -132,6 +132,33 @@ def test_engine_torch_says_what_is_slower_on_a_gpu_than_it_might_be(
     assert (asked.packed, list(asked.remarks)) == (False, [])
 
 
+def test_a_shape_that_there_is_no_memory_to_record_is_computed_and_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(tensor: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **options: nullcontext())
+    gpu = PlayedGpu(0)
+
+    def asked(texts: int) -> list[list[float]]:
+        """The answers of as many calls as make a shape usual."""
+        return [
+            gpu.outputs(((texts, 4),), lambda tensors: tuple(tensors), [torch.ones(texts)])[0]
+            .tolist()
+            for _ in range(usual_shapes.TIMES)
+        ]  # fmt: skip
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "clone", no_memory)
+        assert asked(2) == [[1.0, 1.0]] * usual_shapes.TIMES
+    said = "calls of shape (2, 4) are not recorded as a CUDA graph: CUDA out of memory"
+    assert asked(2) == [[1.0, 1.0]] * usual_shapes.TIMES
+    assert asked(1) == [[1.0]] * usual_shapes.TIMES
+    assert (gpu.remarks, set(gpu._recorded)) == ([said], {((1, 4),)})
+
+
 def test_its_percentiles_are_those_of_the_figures_beside_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -142,6 +169,30 @@ def test_its_percentiles_are_those_of_the_figures_beside_it(
     runtime: Any = SimpleNamespace(run=lambda calls: [])
     found = raw_engine.measure(runtime, [{"input_ids": np.ones((1, 4))}], 2.0)
     assert (found["p50"], found["p90"], found["p99"]) == (1000.0, 3000.0, 3000.0)
+
+
+def test_a_pause_before_a_call_is_no_time_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call takes a second, and each pause ten."""
+    now = 0.0
+
+    def passes(seconds: float) -> list[Any]:
+        nonlocal now
+        now += seconds
+        return []
+
+    played: Any = SimpleNamespace(perf_counter=lambda: now, process_time=lambda: 0.0, sleep=passes)
+    monkeypatch.setattr(raw_engine, "time", played)
+    runtime: Any = SimpleNamespace(run=lambda calls: passes(1.0))
+    found = raw_engine.measure(runtime, [{"input_ids": np.ones((1, 4))}], 30.0, 10.0)
+    assert now == 33.0
+    assert (found["p50"], found["p99"], found["mean"], found["rate"]) == (1e3, 1e3, 1e3, 1.0)
+
+
+def test_one_text_at_a_time_is_measured_after_pauses_too() -> None:
+    paused = stacks.peers("torch_text")[-1]
+    taken = {load.name for load in (*stacks.LOADS["minilm"], *stacks.LOADS["large"])
+             if load.takes(paused)}  # fmt: skip
+    assert taken == {"single", "passage-single"}
 
 
 class Played:

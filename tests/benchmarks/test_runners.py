@@ -129,7 +129,9 @@ class Asked:
         self.packed = packed
         self.tokens: set[int] = set()
 
-    def measure(self, batch: int, tokens: int, seconds: float) -> dict[str, float]:
+    def measure(
+        self, batch: int, tokens: int, seconds: float, pause_s: float = 0.0
+    ) -> dict[str, float]:
         self.tokens.add(tokens)
         return {"rate": 1.0}
 

@@ -6,10 +6,13 @@ import stat
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from preprocess.tensors import Tensor
 from tests.builders.test_precisions import big_graph
 from tests.contract.plans import Plan, build
 from tests.tensorrt_recorder import Recorder
@@ -22,7 +25,7 @@ from transformer_serving.desk.builders.tensorrt import (
     require_machine,
     timing_cache_file,
 )
-from transformer_serving.desk.builders.tensorrt_run import fitting_profile
+from transformer_serving.desk.builders.tensorrt_run import fitting_profile, open_plan
 from transformer_serving.desk.convert import ConvertRequest, convert
 from transformer_serving.desk.export.endpoint_json import LIMITS
 from transformer_serving.desk.failure import ConversionRefused
@@ -68,8 +71,6 @@ def test_the_builder_is_told_profiles_precision_and_what_stays_fp32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = installed(monkeypatch)
-    import numpy as np
-
     graph = big_graph(tmp_path / "graph.onnx")
     shapes = Shapes(SHAPES.lengths, SHAPES.batch, [{"input_ids": np.array([[1, 2]], np.int32)}])
     files = build_engine("tensorrt", "fp16", graph, tmp_path, shapes)
@@ -238,3 +239,43 @@ def test_a_bundle_of_a_plan_lists_every_profile_for_triton(
         "tokens32",
     } | {f"tokens{tokens.max_length}"}
     assert open_bundle(tmp_path / "bundle").manifest.tensorrt == files.facts
+
+
+def test_outputs_have_their_places_on_the_gpu_from_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made on the CPU and copied there, they would be a part of the engine's time."""
+    devices: list[str | None] = []
+    empty = torch.empty
+
+    def on_cpu(*shape: Any, device: str | None = None, **kind: Any) -> torch.Tensor:
+        devices.append(device)
+        return empty(*shape, **kind).fill_(2)
+
+    done = SimpleNamespace(cuda_stream=0, synchronize=int)
+    monkeypatch.setattr(torch, "empty", on_cpu)
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
+    for name, value in (("Stream", lambda: done), ("current_stream", lambda: done),
+                        ("is_available", lambda: True)):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, value)
+    context = SimpleNamespace(
+        get_tensor_shape=lambda name: (1, 3),
+        **dict.fromkeys(
+            ("set_optimization_profile_async", "set_input_shape", "set_tensor_address",
+             "execute_async_v3"), lambda *_: True,
+        ),
+    )  # fmt: skip
+    engine = SimpleNamespace(
+        create_execution_context=lambda: context, num_io_tensors=2, num_optimization_profiles=1,
+        get_tensor_name=("input_ids", "logits").__getitem__,
+        get_tensor_mode={"input_ids": "in", "logits": "out"}.__getitem__,
+        get_tensor_profile_shape=lambda name, index: ((1, 1), (1, 4), (1, 16)),
+        get_tensor_dtype=lambda name: "float32",
+    )  # fmt: skip
+    recorder: Any = installed(monkeypatch)
+    recorder.TensorIOMode = SimpleNamespace(OUTPUT="out")
+    recorder.Runtime = lambda logger: SimpleNamespace(deserialize_cuda_engine=lambda plan: engine)
+    plan = tmp_path / "model.plan"
+    plan.write_bytes(PLAN)
+    [answer] = open_plan(plan)([Tensor("input_ids", "INT32", np.ones((1, 4), np.int32))])
+    assert (devices, answer.tolist()) == (["cuda"], [[2.0, 2.0, 2.0]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import shutil
 import tempfile
@@ -21,7 +20,6 @@ from benchmarks.servers.encoders import MINILM, Encoder
 from benchmarks.servers.site import BUILD
 from benchmarks.servers.texts import CLASS_BOUNDS, CLASS_WEIGHTS
 from benchmarks.studies.gpu import needs
-from transformer_serving.contract.gate.server_facts import read_gpus
 from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
@@ -106,7 +104,7 @@ def _bring_up_to_date(
         assert isinstance(done.parity, ParityReport)
         found.append(done.parity)
 
-    seed = f"{request.batch} {read_gpus(os.environ)} {machine.packages(_CONVERTERS)}"
+    seed = f"{request.batch} {needs.ask_gpus().gpus} {machine.packages(_CONVERTERS)}"
     recipe = Recipe((_BUNDLE,), converted_hash(source, seed), build)
     bring_up_to_date(_target(engine, precision, encoder), recipe, report)
     return found[0] if found else None

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
 
 from benchmarks.runs import ab, wrk
 from benchmarks.runs.rounds import reason
 from benchmarks.servers.site import ROOT
 from transformer_serving.contract.gate.release import same
-from transformer_serving.contract.gate.server_facts import read_gpus
+from transformer_serving.contract.gate.server_facts import ASK_GPUS, Gpu, gpus_of
 from transformer_serving.desk.convert_packages import INSTALL
 from transformer_serving.desk.versions.lock import read_lock
 
 # Asked of a machine: None, or what is missing and what would bring it.
 Need = Callable[[], str | None]
+# Where nothing keeps the driver loaded, nvidia-smi loads it first, for each GPU of the machine.
+_SMI_S = 60
+# nvidia-smi's exit status where it finds no device.
+_NO_DEVICE = 6
 _DOCKER_S = 30
 _LIBRARY_S = 120
 _ASK_TORCH = "import torch; print(torch.__version__, torch.cuda.is_available())"
@@ -36,8 +41,37 @@ print("opened")
 """
 
 
+class Asked(NamedTuple):
+    """What nvidia-smi names, and why it names none; `is_known`: there is none, then."""
+
+    gpus: tuple[Gpu, ...]
+    why: str = ""
+    is_known: bool = True
+
+
+@cache
+def ask_gpus() -> Asked:
+    """Once in a process: where it is slow, it is so each time."""
+    try:
+        done = subprocess.run(ASK_GPUS, capture_output=True, text=True, check=False, timeout=_SMI_S)
+    except FileNotFoundError:
+        return Asked((), "there is no nvidia-smi on PATH")
+    except OSError as error:
+        return Asked((), f"nvidia-smi cannot be run: {error}", is_known=False)
+    except subprocess.TimeoutExpired:
+        said = f"nvidia-smi did not answer within {_SMI_S} s; let the driver stay loaded: "
+        return Asked((), f"{said}nvidia-smi -pm 1", is_known=False)
+    if done.returncode not in (0, _NO_DEVICE):
+        lines = f"{done.stdout}\n{done.stderr}".split("\n")
+        said = next((line.strip() for line in lines if line.strip()), "without a word")
+        return Asked((), f"nvidia-smi ended with {done.returncode}: {said}", is_known=False)
+    gpus = () if done.returncode else gpus_of(done.stdout)
+    return Asked(gpus, "" if gpus else "nvidia-smi names none")
+
+
 def gpu() -> str | None:
-    return None if read_gpus(os.environ) else "an NVIDIA GPU: nvidia-smi names none"
+    asked = ask_gpus()
+    return None if asked.gpus else f"an NVIDIA GPU: {asked.why}"
 
 
 def torch() -> str | None:
@@ -78,8 +112,16 @@ def _asked(code: str) -> str:
 
 
 def engine_torch() -> str | None:
-    """Where there is a GPU, figures of a torch that computes on the CPU would be taken for its."""
-    return torch() if gpu() else torch_cuda()
+    """Where there is a GPU, figures of a torch that computes on the CPU would be taken for its;
+    and figures of one that sees a GPU stand under its name, which only nvidia-smi says."""
+    lacking, missing = gpu(), torch()
+    if missing is not None:
+        return missing
+    if lacking is None:
+        return torch_cuda()
+    if not ask_gpus().is_known:
+        return lacking
+    return f"{lacking}, and torch sees one" if torch_cuda() is None else None
 
 
 def tensorrt() -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report.gpu_page import REMARKS
+from benchmarks.report.gpu_page import PAUSE_S, PAUSED, REMARKS
 from benchmarks.runs import loads, processor_time
 from benchmarks.runs.loads import Load
 from benchmarks.runs.results import times_of_answers
@@ -31,8 +31,9 @@ from benchmarks.servers.site import BUILD, OURS, service_of_one
 from benchmarks.servers.table import Running, gateway
 from benchmarks.studies.gpu import needs
 from benchmarks.studies.gpu.engines import bundle_of, fastest
+from benchmarks.studies.gpu.step_process import labels
 from benchmarks.studies.overload import Overload
-from benchmarks.studies.workers import measured, remarks
+from benchmarks.studies.workers import FULL_SENDER, measured, remarks
 from transformer_serving.contract.golden import agrees
 from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.bundle.folder import Bundle
@@ -56,10 +57,13 @@ FIGURES = (
 
 
 def peers(engine: str) -> list[Peer]:
-    """Ours, and the engine alone on texts padded as ours are."""
+    """Ours, and the engine alone on texts padded as ours are: call after call, and of one text at a
+    time after pauses too, as it has them behind a server."""
+    alone = Peer("raw-padded", "the engine alone", engine, "limit", None, padded=True)
     return [
         Peer("gateway", "ours, gateway", engine, "ours", "gateway", f"/serve/{OURS}"),
-        Peer("raw-padded", "the engine alone", engine, "limit", None, padded=True),
+        alone,
+        replace(alone, name=PAUSED, title="the engine alone, after pauses", pause_s=PAUSE_S),
     ]
 
 
@@ -95,16 +99,13 @@ def opened(report: StepReport, encoder: Encoder = MINILM) -> Iterator[Session]:
     """The embedded stack with the model on engine torch at what this machine computes well."""
     bundle = bundle_of("torch", fastest("torch"), report, encoder)
     models = Models(encoder.folder(report), {TORCH_TEXT: bundle})
-    with session(
-        peers(TORCH_TEXT), _PLAN, report, BUILD / "gpu" / "run", models, by_ab=False
-    ) as found:
+    # Each step starts the gateway that it measures, with workers of its own number.
+    with session([], _PLAN, report, BUILD / "gpu" / "run", models, by_ab=False) as found:
         yield found
 
 
 def stack(report: StepReport, encoder: Encoder = MINILM) -> dict[str, Any]:
     with opened(report, encoder) as found, contextlib.ExitStack() as servers:
-        if found.failed:
-            raise Unusable("; ".join(found.failed.values()))
         count = feeders()
         server = gateway(count, name="stack")(found.site, report)
         servers.callback(server.stop)
@@ -147,8 +148,21 @@ def loaded(
 
 
 def overload(report: StepReport) -> dict[str, Any]:
-    with opened(report) as found:
-        return Overload(_OVERLOAD_S, engines=(), real=True)(found, report)
+    """Of the engine, not of what feeds it: several workers, and on a GPU the model that keeps one
+    busy."""
+    encoder, load = (MINILM, loads.SEED) if needs.gpu() else (LARGE, _PASSAGES[0])
+    with opened(report, encoder) as found:
+        text = found.runner.text(load)
+        part = Overload(_OVERLOAD_S, engines=(), workers=feeders(), text=text)
+        overloads = part(found, report)
+    full = [
+        f"deadline {row['deadline']}: what sends used more than {FULL_SENDER:.0%} of a core: the "
+        "stack may do more"
+        for row in overloads["rows"]
+        if max(row["calm_generator_cpu"], row["generator_cpu"]) > FULL_SENDER
+    ]
+    asked = {"model": encoder.title, "text": load.title.partition(",")[0], "workers": part.workers}
+    return {**asked, **overloads, REMARKS: full}
 
 
 def workers(report: StepReport) -> dict[str, Any]:
@@ -244,9 +258,7 @@ def pinned_image(bundle: Bundle, report: StepReport) -> Iterator[str]:
     written = write_repository(bundle, folder / "models", OURS, ensemble=False)
     _on_gpu(written.folder / OURS / FILE_NAME)
     name, (http, grpc) = f"check-gpu-{uuid.uuid4().hex[:8]}", free_ports(2)
-    line = image_line(written.folder, gpus=True).replace("127.0.0.1:8000:", f"127.0.0.1:{http}:", 1)
-    line = line.replace("127.0.0.1:8001:", f"127.0.0.1:{grpc}:", 1)
-    command = shlex.split(line.replace("docker run --rm", f"docker run --rm --name {name}", 1))
+    command = container_command(written.folder, name, http, grpc)
     child = Child("the pinned image", command, folder / "image.log")
     report("starting the pinned image")
     child.start()
@@ -256,6 +268,14 @@ def pinned_image(bundle: Bundle, report: StepReport) -> Iterator[str]:
     finally:
         subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)
         child.stop()
+
+
+def container_command(models: Path, name: str, http: int, grpc: int) -> list[str]:
+    """The pinned image's `docker run` with these ports, of this name and with the step's mark."""
+    line = image_line(models, gpus=True).replace("127.0.0.1:8000:", f"127.0.0.1:{http}:", 1)
+    line = line.replace("127.0.0.1:8001:", f"127.0.0.1:{grpc}:", 1)
+    own = shlex.join(["--name", name, *labels()])
+    return shlex.split(line.replace("docker run --rm", f"docker run --rm {own}", 1))
 
 
 def _on_gpu(config_file: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from transformer_serving.desk.step_report import StepReport
 
 # In the environment of the process, and so of all that it starts, daemons included.
 _MARK = "CHECK_GPU_STEP"
+_DOCKER_S = 60
 
 
 class OverLimit(BaseException):
@@ -66,6 +68,13 @@ def _is_raised(error: BaseException | None) -> bool:
     return error is not None
 
 
+def labels() -> list[str]:
+    """Options of `docker run` by which the container ends with the step that starts it: of Docker's
+    daemon it is no process that the step started."""
+    mark = os.environ.get(_MARK)
+    return ["--label", f"{_MARK}={mark}"] if mark else []
+
+
 class StepProcess:
     """Started at once."""
 
@@ -93,7 +102,24 @@ class StepProcess:
         for one in self._there():
             with contextlib.suppress(psutil.Error):
                 one.kill()
+        self._remove_containers()
         return status
+
+    def _remove_containers(self) -> None:
+        """Where Docker does not answer, its containers are left."""
+        docker = shutil.which("docker")
+        if docker is None:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            asked = subprocess.run(
+                [docker, "ps", "--all", "--quiet", "--filter", f"label={_MARK}={self._mark}"],
+                capture_output=True, text=True, timeout=_DOCKER_S, check=False,
+            )  # fmt: skip
+            if there := asked.stdout.split():
+                subprocess.run(
+                    [docker, "rm", "--force", *there],
+                    capture_output=True, timeout=_DOCKER_S, check=False,
+                )  # fmt: skip
 
     def _there(self) -> Iterator[psutil.Process]:
         for one in psutil.process_iter():

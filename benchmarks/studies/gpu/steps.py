@@ -19,7 +19,6 @@ from benchmarks.servers import choice, machine
 from benchmarks.servers.encoders import LARGE
 from benchmarks.studies.gpu import engines, needs, stacks
 from benchmarks.studies.gpu.step_process import OverLimit, StepProcess, limited
-from transformer_serving.contract.gate.server_facts import read_gpus
 from transformer_serving.desk.step_report import StepReport
 
 LIMIT_S = 8 * 60
@@ -157,12 +156,11 @@ def _store(
 
 def provenance() -> Found:
     """What a figure depends on, and what decides whether a stored step still holds."""
-    gpus = read_gpus(os.environ)
     found = machine.provenance()
     return {
         **found,
         "gpu": [{"name": one.name, "driver": one.driver, "capability": one.compute_capability}
-                for one in gpus],
+                for one in needs.ask_gpus().gpus],
         "versions": {**found["versions"], **machine.packages(_PACKAGES)},
     }  # fmt: skip
 

@@ -53,8 +53,10 @@ def open_plan(path: Path, wanted: Sequence[str] = ()) -> Call:
             _done(context.set_tensor_address(tensor.name, array.data_ptr()), tensor.name)
         made = [
             torch.empty(
-                tuple(context.get_tensor_shape(name)), dtype=_dtype(trt, engine, name)
-            ).cuda()
+                tuple(context.get_tensor_shape(name)),
+                dtype=_dtype(trt, engine, name),
+                device="cuda",
+            )
             for name in outputs
         ]
         for name, array in zip(outputs, made, strict=True):

@@ -91,11 +91,15 @@ class Gpu:
         return outputs
 
     def _record(self, shape: Shape, forward: Forward, inputs: list[torch.Tensor]) -> None:
-        places = [tensor.clone() for tensor in inputs]
         graph = torch.cuda.CUDAGraph()
         try:
+            places = [tensor.clone() for tensor in inputs]
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 outputs = forward(places)
+        except torch.OutOfMemoryError as error:
+            # The call itself is computed, and a recording of a smaller shape may still have room.
+            self.remark(f"calls of shape {shape[0]} are not recorded as a CUDA graph: {error}")
+            return
         except RuntimeError as error:
             # A model that asks the GPU for a value on the way cannot be recorded, and CUDA says so
             # by an error that ends with the recording. Any other one is met again in `work`.
