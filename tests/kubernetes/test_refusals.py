@@ -336,12 +336,14 @@ def test_a_release_whose_services_had_no_name(name: str) -> None:
     [
         {"images": {"registry": "registry.example:5000/team/"}},
         {"images": {"registry": "my_team"}},
+        {"clearml": {"CLEARML_FILES_HOST": "s3://bucket/serving"}},
+        {"clearml": {"CLEARML_FILES_HOST": "azure://account.blob.core.windows.net/serving"}},
         {"ingress": {"host": "*.texts.example"}},
         {"route": {"hostnames": ["a.example", "*.b.example"]}},
         {"networkPolicy": {"callers": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}},
     ],
 )
-def test_names_of_hosts_and_peers_as_a_cluster_takes_them(values: dict[str, Any]) -> None:
+def test_names_of_hosts_stores_and_peers_that_are_taken(values: dict[str, Any]) -> None:
     assert rendered(CLEARML, values)
 
 
