@@ -114,6 +114,26 @@ def test_a_limit_that_is_no_number_is_refused(name: str, value: str) -> None:
         groups(settings(**{name: value}))
 
 
+@pytest.mark.parametrize(
+    ("values", "watched"),
+    [
+        ({"triton": {"replicas": 0}}, [INFERENCE_JOB]),
+        ({"inference": {"replicas": 0, "autoscaling": {"enabled": False}}}, [ENGINE_JOB]),
+        ({"inference": {"replicas": 0}}, [INFERENCE_JOB, ENGINE_JOB]),
+    ],
+    ids=["triton", "inference", "autoscaled"],
+)
+def test_a_part_that_another_release_runs_is_not_missed(
+    values: dict[str, Any], watched: list[str]
+) -> None:
+    """Its figures have that release's name, so that here they are absent for good."""
+    found = [rule for group in groups(values) for rule in group["rules"]]
+    assert [rule["labels"]["job"] for rule in found if rule["alert"] == "NoFigures"] == watched
+    everything = [rule for group in groups() for rule in group["rules"]]
+    others = [rule for rule in everything if rule["alert"] != "NoFigures"]
+    assert [rule for rule in found if rule["alert"] != "NoFigures"] == others
+
+
 def test_own_groups_stand_beside_ours_or_alone() -> None:
     mine = {"name": "mine", "rules": [{"record": "a:b", "expr": "1"}]}
     added = {"monitoring": {"ruleGroups": [mine]}}

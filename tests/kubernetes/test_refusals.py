@@ -210,6 +210,10 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
         )
         for name in ("callers", "prometheus", "tritonCallers")
     },
+    "a peer that is an address and a pod": (
+        {"networkPolicy": {"callers": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]}},
+        "'/networkPolicy/callers/0'",
+    ),
     "more paths than a route's rules take, with those of two settings": (
         {"publicPaths": [f"/serve/{number}" for number in range(127)]},
         "'/publicPaths'",
@@ -331,13 +335,15 @@ def test_a_release_whose_services_had_no_name(name: str) -> None:
     "values",
     [
         {"images": {"registry": "registry.example:5000/team/"}},
+        {"images": {"registry": "my_team"}},
+        {"clearml": {"CLEARML_FILES_HOST": "s3://bucket/serving"}},
+        {"clearml": {"CLEARML_FILES_HOST": "azure://account.blob.core.windows.net/serving"}},
         {"ingress": {"host": "*.texts.example"}},
         {"route": {"hostnames": ["a.example", "*.b.example"]}},
         {"networkPolicy": {"callers": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}},
     ],
-    ids=lambda values: next(iter(values)),
 )
-def test_names_of_hosts_and_peers_as_a_cluster_takes_them(values: dict[str, Any]) -> None:
+def test_names_of_hosts_stores_and_peers_that_are_taken(values: dict[str, Any]) -> None:
     assert rendered(CLEARML, values)
 
 

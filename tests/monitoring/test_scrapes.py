@@ -25,6 +25,7 @@ from tests.monitoring.served_figures import served_figures
 from transformer_serving.contract.known_keys import KnownKeys
 from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES, main
 from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB
+from transformer_serving.desk.monitoring.chart import PLACES
 from transformer_serving.desk.monitoring.rules import all_alerts, limits, rules
 from transformer_serving.desk.monitoring.scrapes import KEY_FILE, Place, prometheus_config
 from transformer_serving.desk.monitoring.times import EVALUATE_S, SCRAPE_S, TimeScale
@@ -95,6 +96,13 @@ def test_a_gateway_that_asks_for_certificates_is_shown_one(tmp_path: Path) -> No
 def test_amtool_reads_whom_to_tell() -> None:
     amtool = program("amtool", "prometheus-alertmanager")
     assert "2 receivers" in check(amtool, "check-config", FOLDER / "alertmanager.yaml")
+
+
+def test_what_a_release_says_hides_nothing_of_another() -> None:
+    """The labels that the chart's rules give each alert."""
+    told = yaml.safe_load((FOLDER / "alertmanager.yaml").read_text("utf-8"))
+    for labels in (told["route"]["group_by"], *(row["equal"] for row in told["inhibit_rules"])):
+        assert PLACES.keys() <= set(labels)
 
 
 def test_the_keys_file_is_where_compose_puts_the_secret() -> None:

@@ -22,6 +22,8 @@ from transformer_serving.gateway import settings as gateway_settings
 KEYS = ("CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
 # An address without a scheme is none to ClearML's SDK, and to the network policies of no port.
 ADDRESS = "^(https?://[^\\s/].*)?$"
+# Files may lie in any store that the SDK reads, such as s3:// or gs://.
+STORE = "^([a-z][a-z0-9+.-]*://\\S.*)?$"
 # The chart mounts this one's file itself: googleSecret.
 MOUNTED = "GOOGLE_APPLICATION_CREDENTIALS"
 # Of the Triton section; the chart computes the others, or Kubernetes has its own word for them.
@@ -82,7 +84,9 @@ def _strings(rows: list[Variable]) -> dict[str, Any]:
 
 
 def _text(name: str) -> dict[str, Any]:
-    return {"type": "string", **({"pattern": ADDRESS} if name.endswith("_HOST") else {})}
+    if not name.endswith("_HOST"):
+        return {"type": "string"}
+    return {"type": "string", "pattern": STORE if name == "CLEARML_FILES_HOST" else ADDRESS}
 
 
 def _map(properties: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ _TEXT = """\
 #   webhook_configs: [{{url: "https://chat.example/hook"}}]
 route:
   receiver: tickets
-  group_by: [alertname, endpoint]
+  group_by: [alertname, endpoint, namespace, release]
   group_wait: 30s
   group_interval: 5m
   repeat_interval: 12h
@@ -23,19 +23,20 @@ route:
 receivers:
   - name: pages
   - name: tickets
+# On Kubernetes a release hides nothing of another; elsewhere no alert has the two labels.
 inhibit_rules:
   # A page of an endpoint's budget says all that its ticket would.
   - source_matchers: ['severity="page"', 'alertname=~".+BudgetBurn"']
     target_matchers: ['severity="ticket"', 'alertname=~".+BudgetBurn"']
-    equal: [alertname, endpoint]
+    equal: [alertname, endpoint, namespace, release]
   # The faster of two budget pages is enough.
   - source_matchers: ['burn="14.4"']
     target_matchers: ['burn="6"']
-    equal: [alertname, endpoint]
+    equal: [alertname, endpoint, namespace, release]
   # Without figures of the inference containers there is nothing to say of their requests.
   - source_matchers: ['alertname="NoFigures"']
     target_matchers: ['alertname="ScrapeFails"']
-    equal: [job]
+    equal: [job, namespace, release]
 """
 
 
