@@ -167,7 +167,7 @@ def test_a_bundle_whose_model_was_tagged_is_not_fetched_again(machine: Machine) 
     tag(machine)
     after = record_of(machine)
     assert after.fingerprint != before.fingerprint
-    assert after.versions == (dataclasses.replace(before.current, content=after.current.content),)
+    assert after.versions == before.versions
     assert len(machine.photographs) == loads + 2
 
 
@@ -180,6 +180,32 @@ def test_a_tagged_bundle_of_which_files_are_damaged_here_is_fetched(machine: Mac
     assert record_of(machine).current.token != token
     served = machine.repository.files("m", record_of(machine).current.token) / "model.onnx"
     assert served.read_bytes() == (source / "model.onnx").read_bytes()
+
+
+def test_a_model_that_is_uploaded_before_its_preprocess_is_fetched_once_that_comes(
+    machine: Machine,
+) -> None:
+    """Until then what lies here is what the one of before states."""
+    taken(machine, 101)
+    machine.plane.sources["m"] = write_bundle(machine.folder / "b", 202, scale=2.0)
+    tag(machine)
+    assert record_of(machine).current.number == 101
+    served = machine.plane.served["m"]
+    machine.plane.served["m"] = dataclasses.replace(served, fingerprint="with its preprocess.py")
+    machine.plane.code["m"] = preprocess_of(202)
+    served, record = machine.plane.served["m"], record_of(machine)
+    machine.steps.take(served, record, machine.steps.fetch(served, record))
+    assert record_of(machine).current.number == 202
+
+
+def test_a_bundle_whose_model_the_registry_has_no_longer_is_told(machine: Machine) -> None:
+    """It serves on, but nobody else could fetch it."""
+    taken(machine, 101)
+    served, record = machine.plane.served["m"], record_of(machine)
+    served = dataclasses.replace(served, fingerprint="without its model", content="")
+    machine.plane.error = Refused("not registered")
+    with pytest.raises(Refused, match="not registered"):
+        machine.steps.fetch(served, record)
 
 
 @pytest.mark.parametrize("code", ["", "class Preprocess: ...\n"])

@@ -283,6 +283,35 @@ def no_room(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def test_files_of_another_owner_are_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group may write to a volume, but only the owner of a file may set its time."""
+    machine = Machine(tmp_path, lambda version: True)
+    machine.prepare(write_bundle(tmp_path / "a", 101), preprocess_of(101))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    machine.triton.ready, machine.triton.watch = {}, lambda: None
+    monkeypatch.setattr(os, "utime", refuse)
+    machine.steps.reload(machine.state.records()["m"])
+    assert machine.triton.ready == {"m": frozenset({101})}
+
+
+def test_a_proof_leaves_the_times_of_what_serves_as_they_are(tmp_path: Path) -> None:
+    """Triton would load a version again whose time has grown."""
+    machine = Machine(tmp_path, lambda version: True)
+    machine.prepare(write_bundle(tmp_path / "a", 101, parity=True), preprocess_of(101))
+    current = machine.state.records()["m"].current
+    files = machine.repository.files("m", current.token)
+    os.utime(files, (1.0, 1.0))
+    machine.prover.on(dataclasses.replace(MACHINE, features="others"))
+    machine.prover.require("m", current)
+    assert machine.prover.passed(current)
+    assert files.stat().st_mtime == 1.0
+
+
 def test_what_triton_has_lost_comes_back_as_it_lies_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

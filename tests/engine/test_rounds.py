@@ -596,6 +596,26 @@ def test_what_needs_no_proof_is_put_back_while_others_wait_for_theirs(
     one.until(lambda: all(one.row(name)["ready"] for name in names))
 
 
+def test_what_an_earlier_kit_took_is_checked_and_put_back_while_others_wait_for_their_proof(
+    one: Rounds, tmp_path: Path
+) -> None:
+    """A new image may have both another machine's key and other rules."""
+    names = [f"a{number}" for number in range(5)]
+    add_bundles(one, tmp_path, names)
+    one.until(lambda: all(one.row(name).get("ready") for name in names) and not one.service._jobs)
+    (one.folder / "proofs.json").unlink()
+    state = one.state()
+    del state["models"]["m"]["versions"][0]["rules"]
+    one.path.write_text(json.dumps(state))
+    one.triton.ready = {}
+    one.restart()
+    with one.held("infer") as asked:
+        one.until(asked.is_set)
+        one.until(lambda: one.row("m")["ready"])
+        assert not any(one.row(name)["ready"] for name in names)
+    one.until(lambda: all(one.row(name)["ready"] for name in names))
+
+
 def test_an_update_without_a_proof_is_loaded_while_others_wait_for_theirs(
     one: Rounds, tmp_path: Path
 ) -> None:

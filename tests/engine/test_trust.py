@@ -197,6 +197,24 @@ def test_an_upgrade_without_keys_loads_what_lies_here_after_a_look_at_it(
     assert one.triton.loads == ["m"]
 
 
+def test_an_upgrade_keeps_the_version_in_grace(
+    one: Rounds, tmp_path: Path, mine: SigningKey, trust: Trusted
+) -> None:
+    """Workers that do not know of the newest yet ask for it."""
+    serve_signed(one, tmp_path, mine)
+
+    def of_an_earlier_kit_in_grace(record: dict[str, Any]) -> None:
+        older = {"number": 7, "drop_at": time.time() + 1000}
+        record["versions"].append({**record["versions"][0], **older})
+        of_an_earlier_kit(record)
+
+    change_state(one, of_an_earlier_kit_in_grace)
+    lose(one)
+    trust()
+    one.until(lambda: all(row.get("rules") == RULES for row in kept(one)))
+    assert [row["number"] == 7 for row in kept(one)] == [False, True]
+
+
 def test_a_bundle_that_an_earlier_kit_took_is_read_by_the_gate(
     one: Rounds, tmp_path: Path, mine: SigningKey, trust: Trusted
 ) -> None:

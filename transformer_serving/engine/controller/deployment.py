@@ -131,8 +131,8 @@ class Deployment:
         """The record without the versions whose grace is over; with them where a full disk has no
         room for another configuration than the one that lies there."""
         older = self._servable(record.model, record.versions[1:])
-        in_time = record.kept(time.time())
-        kept = reduced(record, (current, *(one for one in older if one in in_time)))
+        in_time = {one.number for one in record.kept(time.time())}
+        kept = reduced(record, (current, *(one for one in older if one.number in in_time)))
         try:
             self._install(kept)
         except OSError:

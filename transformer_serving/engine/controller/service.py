@@ -170,7 +170,8 @@ class Service:
         for model, record in records.items():
             if loaded is not None and record.numbers <= loaded.get(model, frozenset()):
                 self._failures.serves(model, record.fingerprint)
-        unproven = self._prover.unproven(records.values()) | self._trust.unchecked(records)
+        to_prove = self._prover.unproven(records.values())
+        unproven = to_prove | self._trust.unchecked(records)
         for model, action in self._plan(loaded, unproven, now).items():
             # What serves is put back also while its update is on its way; but no proof of it then,
             # which would go before that of the update, nor what may take Triton from under it.
@@ -179,7 +180,7 @@ class Service:
             harms = model in unproven or self._failures.took_along(records.get(model))
             beside = reload and not harms
             if self._jobs.is_free(model, beside=beside) and not waits:
-                self._start(model, action, now, proof=reload and model in unproven)
+                self._start(model, action, now, proof=reload and model in to_prove)
         if loaded is not None and not self._jobs:
             self._head_start_ends = 0.0
 

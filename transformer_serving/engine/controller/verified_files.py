@@ -6,6 +6,7 @@ Tested by tests/engine/test_deployment.py and tests/engine/test_service.py.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
 from transformer_serving.engine.controller.control_plane.verification import verify
@@ -30,7 +31,8 @@ def verified_version(
         with contextlib.suppress(*REFUSALS, OSError):
             found = _verified(plane, repository, served, known.token)
             if found.number == known.number:
-                return found
+                # These bytes are not of the upload that was asked for, where that has others.
+                return dataclasses.replace(found, content=known.content)
     token = _staged(plane, repository, served, known)
     try:
         return _verified(plane, repository, served, token)
@@ -44,7 +46,7 @@ def _states_its_bundle(known: Version, served: Served) -> bool:
     the hash of all its parts, says by itself what the files must be: a tag makes them look new.
     """
     stated = known.verified and known.number == known.bundle_version
-    return stated and known.model_id == served.model_id
+    return stated and known.model_id == served.model_id and served.content != ""
 
 
 def _verified(plane: ControlPlane, repository: Repository, served: Served, token: str) -> Version:

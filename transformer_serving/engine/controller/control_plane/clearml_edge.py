@@ -257,7 +257,7 @@ class ClearmlControlPlane:
             framework=model.framework if model is not None else "",
             fields=_fields(endpoint),
             fingerprint=hashlib.sha256(meaning.encode()).hexdigest(),
-            content=f"{endpoint.model_id} {content}",
+            content=f"{endpoint.model_id} {content}" if model is not None and model.uri else "",
         )
 
 

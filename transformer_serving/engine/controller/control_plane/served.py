@@ -19,7 +19,8 @@ class Served:
     """One triton endpoint of the serving task.
 
     `endpoint` is its address with the version, `model` its Triton name. `fingerprint` changes
-    with anything that matters for serving it, `content` with the model's bytes.
+    with anything that matters for serving it, `content` with the model's bytes: '' where the
+    registry has no such model.
     """
 
     endpoint: str

@@ -118,8 +118,9 @@ class Repository:
         the model whose files they are, where it is another one.
         """
         folder = self.root / model
-        folder.mkdir(exist_ok=True)
+        # 0 where there is no folder yet: of such a model Triton remembers no time.
         before_ns = _newest_ns(folder)
+        folder.mkdir(exist_ok=True)
         changed = [folder / FILE_NAME]
         for number, token in versions.items():
             owner = files_of or model
@@ -230,8 +231,10 @@ def _make_newer(path: Path, than_ns: int) -> None:
     a clock was set back it has not by itself."""
     found = path.stat()
     if max(found.st_mtime_ns, found.st_ctime_ns) <= than_ns:
-        # A whole second, as some file systems keep no parts of one.
-        os.utime(path, ns=(found.st_atime_ns, than_ns + 1_000_000_000))
+        # A whole second, as some file systems keep no parts of one. Only its owner may set it, and
+        # what another user left is put back all the same.
+        with contextlib.suppress(PermissionError):
+            os.utime(path, ns=(found.st_atime_ns, than_ns + 1_000_000_000))
 
 
 def _moved(source: Path, place: Path) -> bool:
