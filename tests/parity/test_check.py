@@ -17,6 +17,7 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     FNetConfig,
+    FNetForMaskedLM,
     FNetForSequenceClassification,
 )
 
@@ -122,18 +123,23 @@ def test_a_dropped_mask_is_refused(model: Model) -> None:
         refuse_when_over(report)
 
 
+@pytest.mark.parametrize("head", [FNetForSequenceClassification, FNetForMaskedLM])
 def test_a_model_that_does_not_heed_its_mask_is_told_so_and_no_other_engine(
-    tmp_path: Path,
+    head: Any, tmp_path: Path
 ) -> None:
-    """FNet mixes all tokens of a row by a Fourier transform, padding included."""
+    """FNet mixes all tokens of a row by a Fourier transform, padding included; also of a text that
+    fills the longest length.
+    """
     config = FNetConfig(
         vocab_size=120, hidden_size=32, num_hidden_layers=1, intermediate_size=48,
         max_position_embeddings=POSITIONS, num_labels=3, initializer_range=0.4,
     )  # fmt: skip
     torch.manual_seed(7)
-    FNetForSequenceClassification(config).save_pretrained(str(tmp_path / "model"))
+    head(config).save_pretrained(str(tmp_path / "model"))
     save_tokenizer(tmp_path / "model")
-    request = ConvertRequest(str(tmp_path / "model"), engine="onnxruntime", precision="fp32")
+    request = ConvertRequest(
+        str(tmp_path / "model"), engine="onnxruntime", precision="fp32", max_length=17
+    )
     with pytest.raises(ConversionRefused, match="does not answer as transformers") as refused:
         convert(request, tmp_path / "bundle", lambda step, detail: None)
     assert "when a text is padded: it does not heed its attention mask" in str(refused.value)

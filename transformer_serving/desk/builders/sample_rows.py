@@ -64,12 +64,11 @@ def rows_of(
     for at, length in enumerate(lengths):
         enough = [text for text in sources if len(text.ids) >= length]
         source = enough[at % len(enough)] if enough else longest
-        rows.append(_with_extras(masks, of_length(source, length), source))
+        rows.append(_with_extras(masks, _of_length(source, length), source))
     return tuple(rows)
 
 
-def of_length(text: Encoded, length: int) -> Encoded:
-    """The text's first tokens and its last one, `length` in all; what is missing repeats."""
+def _of_length(text: Encoded, length: int) -> Encoded:
     return Encoded(_cut(text.ids, length), _cut(text.type_ids, length))
 
 

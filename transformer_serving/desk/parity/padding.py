@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from transformer_serving.contract.endpoint import Endpoint
-from transformer_serving.desk.builders.sample_rows import of_length
+from transformer_serving.desk.builders.sample_rows import rows_of
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def change_by_padding(
     """The largest change of a number by padding, as a part of the largest number."""
     largest = 0.0
     for one in encoded:
-        text, roomier = _with_room(one, endpoint.tokens.buckets)
+        text, roomier = _with_room(one, endpoint)
         rows = []
         for length in (len(text.ids), roomier):
             tokens = replace(
@@ -37,19 +37,21 @@ def change_by_padding(
     return largest
 
 
-def _with_room(text: Encoded, buckets: Sequence[int]) -> tuple[Encoded, int]:
+def _with_room(text: Encoded, endpoint: Endpoint) -> tuple[Encoded, int]:
     """The text and a length that it can be padded to; a text that fills the last one is cut."""
     size = len(text.ids)
-    roomier = next((one for one in buckets if one > size), None)
+    roomier = next((one for one in endpoint.tokens.buckets if one > size), None)
     if roomier is None:
-        return of_length(text, max(1, size // 2)), size
+        [cut] = rows_of(endpoint.masks, [text], [max(1, size // 2)])
+        return cut, size
     return text, roomier
 
 
 def _distance(alone: Row, padded: Row) -> float:
     import numpy as np
 
-    scale = max(float(np.abs(array).max()) for array in alone) or 1.0
-    pairs = zip(alone, padded, strict=True)
+    # Of a head that names tokens by their ids, these are no measure.
+    pairs = [pair for pair in zip(alone, padded, strict=True) if pair[0].dtype.kind == "f"]
+    scale = max(float(np.abs(one).max()) for one, _ in pairs) or 1.0
     far = max(float(np.abs(one - other).max()) for one, other in pairs) / scale
     return far if np.isfinite(far) else float("inf")

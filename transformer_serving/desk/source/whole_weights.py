@@ -17,6 +17,7 @@ from transformer_serving.desk.source.pickled_weights import INDEX, WHOLE, module
 
 # The length of the header of safetensors, in bytes.
 _LENGTH = 8
+_WHOLE_PICKLE, _INDEX_OF_PICKLES = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # How torch's older pickles begin, which say nowhere how long they are.
 _OLDER_PICKLE = b"\x80"
 
@@ -35,14 +36,15 @@ def refuse_cut(folder: Path) -> None:
 
 def _weights(place: Path) -> list[Path]:
     """Those that are read, as far as they are there."""
-    if (place / WHOLE).is_file():
-        return [place / WHOLE]
-    if (place / INDEX).is_file():
-        shards = (read_json(place / INDEX) or {}).get("weight_map")
-        names = sorted(map(str, shards.values() if isinstance(shards, dict) else ()))
-        # Only the folder's own: others are refused where they are read.
-        return [file for name in names if (file := place / Path(name).name).is_file()]
-    return sorted(place.glob("pytorch_model*.bin"))
+    for whole, index in ((WHOLE, INDEX), (_WHOLE_PICKLE, _INDEX_OF_PICKLES)):
+        if (place / whole).is_file():
+            return [place / whole]
+        if (place / index).is_file():
+            shards = (read_json(place / index) or {}).get("weight_map")
+            names = set(map(str, shards.values() if isinstance(shards, dict) else ()))
+            # Only the folder's own: others are refused where they are read.
+            return [file for name in sorted(names) if (file := place / Path(name).name).is_file()]
+    return []
 
 
 def _is_safetensors(file: Path) -> bool:
@@ -57,7 +59,7 @@ def _is_safetensors(file: Path) -> bool:
             tensors = (value for name, value in header.items() if name != "__metadata__")
             ends = [tensor["data_offsets"][1] for tensor in tensors]
             return size == _LENGTH + length + max(ends, default=0)
-        except (ValueError, AttributeError, KeyError, IndexError, TypeError):
+        except (ValueError, AttributeError, KeyError, IndexError, TypeError, RecursionError):
             return False
 
 
