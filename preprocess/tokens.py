@@ -170,12 +170,13 @@ def check_ids(ids: Sequence[int], known_ids: int | None, field: str | None = Non
         )
 
 
-def check_total(total: int, limits: Limits) -> None:
+def check_total(total: int, limits: Limits, field: str | None = None) -> None:
     """Raises ServingError `too_large` for too many tokens of all texts together."""
     if total > limits.max_tokens:
         raise ServingError(
             "too_large",
             "the texts have too many tokens together; send them in several requests",
+            field=field,
             limit=limits.max_tokens,
             got=total,
         )

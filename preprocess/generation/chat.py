@@ -4,8 +4,8 @@ Compiled as transformers.utils.chat_template_utils does (5.2): a sandbox that ch
 `raise_exception`, `strftime_now`, `tojson`, loop controls, and the tag `generation`, a mere mark.
 
 A template reads the content of a message as a text or as a list of parts, and writes nothing of it
-where it comes in the other form, without an error. So which it reads is tried once, and each
-message is handed to it so.
+where it comes in the other form, without an error. So which it reads is tried once, with a user's
+message or one that the template wants instead, and each message is handed to it so.
 
 Tested by tests/preprocess/generation/test_chat.py and tests/source/test_language_model.py.
 """
@@ -13,7 +13,8 @@ Tested by tests/preprocess/generation/test_chat.py and tests/source/test_languag
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -25,17 +26,23 @@ from transformer_serving.contract.generation import Generation
 
 # In no template, and the same whatever a template trims or writes in capitals.
 _PROBE = "7392615840"
+# Words in quotes, among which are the roles that a template tells apart.
+_QUOTED = re.compile(r"""(?<=["'])\w{1,64}(?=["'])""")
+_USUAL_ROLES = {"user", "assistant", "system", "tool"}
 # What a template raises beside Jinja's own errors.
 _MISTAKES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class _Template:
-    """`reads_parts` is None where what a message says is written in neither form."""
+    """`reads_parts` is None where what a message says is written in neither form. `fault` says so,
+    or why a user's message fails, unless the template refuses it in words of its own.
+    """
 
     compiled: Any
     special_tokens: Mapping[str, str]
     reads_parts: bool | None = False
+    fault: str | None = None
 
     def render(self, messages: Sequence[Message]) -> str:
         """Raises Jinja's TemplateError, and _MISTAKES."""
@@ -74,26 +81,17 @@ def render_chat(messages: Sequence[Message], generation: Generation) -> str:
 
 
 def fault_of(generation: Generation) -> str | None:
-    """What is wrong with the model's chat template, None where it has none or a user's message
-    becomes a prompt. One that refuses that message alone in words of its own has no fault.
+    """What is wrong with the model's chat template, None where it has none or a message becomes a
+    prompt. One that refuses a user's message in words of its own has no fault: it wants others.
     """
     if generation.chat_template is None:
         return None
     from jinja2.exceptions import TemplateError
 
     try:
-        template = _template(generation.chat_template, *generation.special_tokens.items())
+        return _template(generation.chat_template, *generation.special_tokens.items()).fault
     except (TemplateError, SyntaxError, *_MISTAKES) as error:
         return f"cannot be read ({_said(error)})"
-    if template.reads_parts is None:
-        return "writes nothing of what a message says"
-    try:
-        template.render([{"role": "user", "content": _PROBE}])
-    except (TemplateError, *_MISTAKES) as error:
-        # Jinja's own errors are all of kinds below it.
-        if type(error) is not TemplateError:
-            return f"fails on a user's message ({_said(error)})"
-    return None
 
 
 def _said(error: BaseException) -> str:
@@ -107,23 +105,50 @@ def _no_conversation(why: str) -> ServingError:
 @lru_cache(maxsize=8)
 def _template(source: str, *special_tokens: tuple[str, str]) -> _Template:
     """Raises Jinja's TemplateError, SyntaxError and _MISTAKES where it cannot be compiled."""
+    from jinja2.exceptions import TemplateError
+
     of_texts = _Template(_compiled(source), dict(special_tokens))
     of_parts = replace(of_texts, reads_parts=True)
-    writes_texts = _writes(of_texts)
-    if not writes_texts and _writes(of_parts):
-        return of_parts
-    # One that wants other messages than the one that is tried says so by an error.
-    return replace(of_texts, reads_parts=None) if writes_texts is False else of_texts
+    for roles in _conversations(source):
+        for template in (of_texts, of_parts):
+            if _writes(template, roles):
+                return template
+    try:
+        of_texts.render(_saying("user"))
+    except (TemplateError, *_MISTAKES) as error:
+        # Jinja's own errors are all of kinds below it.
+        if type(error) is TemplateError:
+            return of_texts
+        return replace(of_texts, fault=f"fails on a user's message ({_said(error)})")
+    return replace(of_texts, reads_parts=None, fault="writes nothing of what a message says")
 
 
-def _writes(template: _Template) -> bool | None:
-    """Whether what a user says is in the prompt; None where the template raises an error."""
+def _conversations(source: str) -> Iterator[tuple[str, ...]]:
+    """The roles of those that are tried: a user's alone, one behind a system's, and where the
+    template knows of no user, those that it names."""
+    yield ("user",)
+    yield ("system", "user")
+    named = dict.fromkeys(_QUOTED.findall(source))
+    if "user" not in named:
+        yield from ((name,) for name in named if name not in _USUAL_ROLES)
+
+
+def _saying(*roles: str) -> list[Message]:
+    """A conversation of these, whose last message is the one that is looked for."""
+    return [
+        *({"role": role, "content": "-"} for role in roles[:-1]),
+        {"role": roles[-1], "content": _PROBE},
+    ]
+
+
+def _writes(template: _Template, roles: Sequence[str]) -> bool:
+    """Whether what is said last is in the prompt."""
     from jinja2.exceptions import TemplateError
 
     try:
-        return _PROBE in template.render([{"role": "user", "content": _PROBE}])
+        return _PROBE in template.render(_saying(*roles))
     except (TemplateError, *_MISTAKES):
-        return None
+        return False
 
 
 def _as_parts(content: str | Sequence[Mapping[str, str]]) -> list[dict[str, str]]:

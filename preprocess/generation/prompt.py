@@ -71,7 +71,7 @@ def read_prompts(
         check_ids(ids, tokenizer.known_ids, wanted.field)
         new = _new_tokens(len(ids), wanted, generation)
         total += len(ids)
-        check_total(total, limits)
+        check_total(total, limits, wanted.field)
         as_sent = special and len(ids) == len(encoding)
         taken = text if as_sent or not with_text else _text_of(ids, encoding, text, tokenizer)
         prompts.append(Prompt(ids, new, taken if with_text else None, wanted.field))

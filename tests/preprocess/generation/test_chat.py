@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from preprocess.generation.chat import render_chat
+from preprocess.generation.chat import fault_of, render_chat
 from preprocess.generation.messages import read_messages
 from tests.text_engine import TEMPLATE, fields
 from transformer_serving.contract.endpoint import read_endpoint
@@ -133,6 +133,33 @@ def test_a_template_of_parts_is_handed_each_of_them(generation: Generation) -> N
 
 
 @pytest.mark.parametrize(
+    ("template", "roles"),
+    [
+        (
+            "{% for row in messages %}{% if row.role == 'human' %}WRITTEN{% endif %}{% endfor %}",
+            ["human"],
+        ),
+        ('{% for row in messages if row.role == "query" %}WRITTEN{% endfor %}', ["query"]),
+        ("{% for row in messages[1:] %}WRITTEN{% endfor %}", ["system", "user"]),
+        (
+            "{% if messages[0].role != 'system' %}{{ raise_exception('begin with it') }}{% endif %}"
+            "{% for row in messages %}WRITTEN{% endfor %}",
+            ["system", "user"],
+        ),
+    ],
+    ids=["human", "query", "behind-system", "wants-system"],
+)
+@pytest.mark.parametrize("written", ["{{ row.content | upper }}", "{{ row.content[0].text }}"])
+def test_a_template_that_wants_other_messages_than_a_users_is_handed_its_form(
+    generation: Generation, template: str, roles: list[str], written: str
+) -> None:
+    made = with_template(generation, template.replace("WRITTEN", written))
+    assert fault_of(made) is None
+    prompt = render_chat([{"role": role, "content": "7 TEAS"} for role in roles], made)
+    assert prompt.endswith("7 TEAS")
+
+
+@pytest.mark.parametrize(
     ("template", "said"),
     [
         (None, "no chat template"),
@@ -146,6 +173,11 @@ def test_a_template_of_parts_is_handed_each_of_them(generation: Generation) -> N
         ("{% for _ in messages %}" * 30 + "{% endfor %}" * 30, "cannot be read; send a prompt"),
         ("{{ messages[0].role }}", "writes nothing of what a message says; send a prompt"),
         ("{{ messages[0].content.texts }}", "writes nothing of what a message says"),
+        (
+            "{% for row in messages %}{% if row.role == 'assistant' %}{{ row.content }}{% endif %}"
+            "{% endfor %}",
+            "writes nothing of what a message says",
+        ),
     ],
 )
 def test_what_cannot_be_rendered_is_impossible(

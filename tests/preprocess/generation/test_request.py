@@ -283,7 +283,8 @@ def test_all_prompts_together_have_no_more_tokens_than_a_request_may(endpoint: E
     with pytest.raises(ServingError) as refusal:
         prompts({"text": texts}, few)
     error = refusal.value
-    assert (error.kind.code, error.limit, error.got) == ("too_large", 100, 101)
+    assert (error.kind.code, error.field) == ("too_large", "text")
+    assert (error.limit, error.got) == (100, 101)
     assert len(prompts({"text": texts, "parameters": {"truncate": 30}}, few)) == 3
 
 
