@@ -67,7 +67,8 @@ def test_whatever_convert_makes_an_engine_with_is_hashed() -> None:
     source = (desk / "convert.py").read_text("utf-8") + (desk / "workshop.py").read_text("utf-8")
     rooms = set(re.findall(r"^from transformer_serving\.desk\.(\w+)", source, re.MULTILINE))
     hashed = {name.removesuffix(".py") for name in demo._CONVERTING}
-    # A bundle has a version of its own, a failure makes nothing and what is lacking tells of it,
-    # and the last two are of language models alone.
-    others = {"bundle", "convert_packages", "failure", "language_model", "vllm_model"}
+    # A bundle has a version of its own, a failure and a folder's place make nothing, what is
+    # lacking tells of it, and the last two are of language models alone.
+    others = {"bundle", "convert_packages", "failure", "folder_replacement", "language_model"}
+    others |= {"vllm_model"}
     assert rooms - hashed == others
