@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any
 
 from preprocess.generation.messages import Message, text_of
+from transformer_serving.contract.error_line import first_line
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Generation
 
@@ -95,7 +96,7 @@ def fault_of(generation: Generation) -> str | None:
 
 
 def _said(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+    return first_line(error) or type(error).__name__
 
 
 def _no_conversation(why: str) -> ServingError:

@@ -22,6 +22,7 @@ from benchmarks.runs.runners import Plan
 from benchmarks.servers import encoders, machine
 from benchmarks.studies.gpu import engines, needs, stacks, steps
 from benchmarks.studies.gpu.steps import DONE, FAILED, MISSING, Step, run_step
+from tests.stand_in import nvidia_smi
 from transformer_serving.desk.demo import kept
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.parity.check import ParityReport
@@ -72,12 +73,11 @@ class Smi:
     """An nvidia-smi in front of all others, which counts how often it is asked."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._program, self._asked = folder / "nvidia-smi", folder / "asked"
+        self._folder, self._asked = folder, folder / "asked"
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
     def says(self, script: str) -> None:
-        self._program.write_text(f"#!/bin/sh\necho >> {self._asked}\n{script}\n")
-        self._program.chmod(0o755)
+        nvidia_smi(self._folder, f"echo >> {self._asked}\n{script}")
         self._asked.unlink(missing_ok=True)
         needs.ask_gpus.cache_clear()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import torch
 from preprocess.tensors import Tensor
 from tests.builders.test_precisions import big_graph
 from tests.contract.plans import Plan, build
+from tests.stand_in import names, nvidia_smi
 from tests.tensorrt_recorder import Recorder
 from transformer_serving.contract.gate.server_facts import Gpu
 from transformer_serving.desk.builders.files import Shapes
@@ -33,16 +33,14 @@ from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.engine.model_config import from_text
 
 PLAN = build(Plan(read_lock().image.tensorrt, 239, "8.6"))
+A10 = Gpu("NVIDIA A10", "560.35.03", "8.6")
 SHAPES = Shapes((16, 64), (1, 4, 32))
 
 
 @pytest.fixture
 def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose nvidia-smi names a GPU, with an empty timing cache."""
-    program = tmp_path / "bin" / "nvidia-smi"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho 'NVIDIA A10, 560.35.03, 8.6'\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    program = nvidia_smi(tmp_path / "bin", names(A10))
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -126,21 +124,17 @@ def test_a_plan_is_of_the_gpu_that_cuda_counts_first(
 ) -> None:
     """nvidia-smi counts by the bus, CUDA from the fastest one on."""
     installed(monkeypatch)
-    program = tmp_path / "bin" / "nvidia-smi"
-    a10, t4 = "'NVIDIA A10, 560.35.03, 8.6'", "'NVIDIA T4, 560.35.03, 7.5'"
-    program.write_text(
-        f'#!/bin/sh\ncase "$*" in\n*--id=GPU-1) echo {a10};;\n*) echo {t4}; echo {a10};;\nesac\n'
-    )
+    a10, t4 = names(A10), names(Gpu("NVIDIA T4", "560.35.03", "7.5"))
+    nvidia_smi(tmp_path / "bin", f'case "$*" in\n*--id=GPU-1) {a10};;\n*) {t4}; {a10};;\nesac')
     with pytest.raises(ConversionRefused, match=r"several kinds \(NVIDIA T4.*UUID"):
         require_machine()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     first = SimpleNamespace(name="NVIDIA A10", major=8, minor=6)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: first)
-    a10_of_smi = Gpu("NVIDIA A10", "560.35.03", "8.6")
-    assert require_machine().gpu == a10_of_smi
+    assert require_machine().gpu == A10
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
-    assert require_machine().gpu == a10_of_smi
+    assert require_machine().gpu == A10
 
 
 def test_a_layer_belongs_to_the_node_whose_name_it_has() -> None:

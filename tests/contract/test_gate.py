@@ -15,6 +15,7 @@ import pytest
 from tests.contract.bundles import endpoint_of, rewritten, with_file, write_bundle
 from tests.contract.onnx_files import PUTS, Put, field, onnx_bytes, outer_model
 from tests.contract.plans import PLANS, Plan, build, oldest
+from tests.stand_in import names, nvidia_smi
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.file_names import FILE_NAMES
 from transformer_serving.contract.gate.onnx_weights import LEADS
@@ -483,13 +484,11 @@ def test_only_the_named_checks_are_made(tmp_path: Path, endpoint_fields: dict[st
 
 
 # nvidia-smi of a machine with two kinds of GPUs, which it counts by the bus.
-TWO_KINDS = """#!/bin/sh
-case "$*" in
+TWO_KINDS = """case "$*" in
 *--id=0|*--id=GPU-old) echo 'NVIDIA T4, 560.35.03, 7.5';;
 *--id=1|*--id=GPU-new) echo 'NVIDIA A10, 560.35.03, 8.6';;
 *) echo 'NVIDIA T4, 560.35.03, 7.5'; echo 'NVIDIA A10, 560.35.03, 8.6';;
-esac
-"""
+esac"""
 A10, T4 = Gpu("NVIDIA A10", "560.35.03", "8.6"), Gpu("NVIDIA T4", "560.35.03", "7.5")
 
 
@@ -509,9 +508,7 @@ A10, T4 = Gpu("NVIDIA A10", "560.35.03", "8.6"), Gpu("NVIDIA T4", "560.35.03", "
 def test_the_gpus_of_a_server_are_those_that_triton_uses(
     tmp_path: Path, variables: dict[str, str], wanted: tuple[Gpu, ...]
 ) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text(TWO_KINDS)
-    program.chmod(0o755)
+    nvidia_smi(tmp_path, TWO_KINDS)
     assert server_facts({"PATH": f"{tmp_path}:/bin", **variables}).gpus == wanted
 
 
@@ -528,15 +525,13 @@ def test_every_gpu_of_a_server_must_fit_a_plan(
 
 
 def test_facts_are_asked_where_triton_runs(tmp_path: Path) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'NVIDIA A10, 560.35.03, 8.6'\n")
-    program.chmod(0o755)
+    nvidia_smi(tmp_path, names(A10))
     environment = {"PATH": f"{tmp_path}:/bin", "TRT_VERSION": "10.5.0.18"}
     facts = server_facts(environment)
     assert (facts.tensorrt, facts.gpus) == ("10.5.0.18", (A10,))
     assert facts.onnxruntime
     given = {**environment, "TRANSFORMER_SERVING_ONNXRUNTIME": "1.19.2"}
     assert server_facts(given).onnxruntime == "1.19.2"
-    program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
+    nvidia_smi(tmp_path, "echo 'NVIDIA-SMI has failed'\nexit 9")
     assert read_gpus(environment) == ()
     assert read_gpus({"PATH": "/nowhere"}) == ()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.engine.serving import ListedEndpoints, write_bundle
+from tests.stand_in import names, nvidia_smi
 from transformer_serving.contract.gate.server_facts import Gpu
 from transformer_serving.engine.controller.figures import Figure, TritonFigures, read_figures
 from transformer_serving.engine.controller.metrics import MetricsPage
@@ -74,13 +75,12 @@ def test_a_machine_keeps_its_gpus_where_they_cannot_be_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the machine without a GPU it would prove anew all that it serves."""
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'NVIDIA A10, 560.35.03, 8.6'\n")
-    program.chmod(0o755)
+    a10 = Gpu("NVIDIA A10", "560.35.03", "8.6")
+    nvidia_smi(tmp_path, names(a10))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     before = read_machine("2.51.0", tmp_path)
-    assert before.gpus == (Gpu("NVIDIA A10", "560.35.03", "8.6"),)
-    program.write_text("#!/bin/sh\necho 'Unable to determine the device handle' >&2\nexit 255\n")
+    assert before.gpus == (a10,)
+    program = nvidia_smi(tmp_path, "echo 'Unable to determine the device handle' >&2\nexit 255")
     assert read_machine("2.51.0", tmp_path, before) == before
     assert read_machine("2.51.0", tmp_path).gpus == ()
     program.unlink()

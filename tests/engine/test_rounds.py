@@ -21,6 +21,8 @@ from tests.engine.rounds import Rounds
 from tests.engine.serving import FIELDS, preprocess_of, write_bundle
 from tests.engine.text_models import write_onnx
 from tests.engine.triton_server import wait_until
+from tests.stand_in import names as naming, nvidia_smi
+from transformer_serving.contract.gate.server_facts import Gpu
 from transformer_serving.engine.controller import failures, look, state
 from transformer_serving.engine.controller.failures import FailedChanges
 from transformer_serving.engine.controller.first_loads import TRITON_AWAY
@@ -527,14 +529,31 @@ def add_bundles(one: Rounds, folder: Path, names: Sequence[str]) -> None:
         one.plane.add(name, bundle, preprocess_of(201 + number))
 
 
+def unproven(one: Rounds, folder: Path, count: int) -> list[str]:
+    """The names of so many that serve and were proven on another kind of machine."""
+    names = [f"a{number}" for number in range(count)]
+    add_bundles(one, folder, names)
+    one.until(lambda: all(one.row(name).get("ready") for name in names) and not one.service._jobs)
+    (one.folder / "proofs.json").unlink()
+    return names
+
+
+def comes_before(one: Rounds, model: str, names: Sequence[str]) -> None:
+    """A controller that begins anew puts the model back while these wait for their proofs."""
+    one.triton.ready = {}
+    one.restart()
+    with one.held("infer") as asked:
+        one.until(asked.is_set)
+        one.until(lambda: one.row(model)["ready"])
+        assert not any(one.row(name)["ready"] for name in names)
+    one.until(lambda: all(one.row(name)["ready"] for name in names))
+
+
 def test_a_proof_that_ends_the_container_costs_none_that_waits_for_its_turn_a_pause(
     one: Rounds, tmp_path: Path
 ) -> None:
     """On another kind of machine each is proven before it is put back, one at a time."""
-    names = [f"p{number}" for number in range(4)]
-    add_bundles(one, tmp_path, names)
-    one.until(lambda: all(one.row(name).get("ready") for name in names) and not one.service._jobs)
-    (one.folder / "proofs.json").unlink()
+    names = unproven(one, tmp_path, 4)
     dying, gone = threading.Event(), threading.Event()
 
     def die() -> None:
@@ -558,14 +577,12 @@ def test_what_is_proven_stays_so_where_the_gpus_cannot_be_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Triton's next start is greeted anew."""
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'NVIDIA A10, 560.35.03, 8.6'\n")
-    program.chmod(0o755)
+    nvidia_smi(tmp_path, naming(Gpu("NVIDIA A10", "560.35.03", "8.6")))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     one = Rounds(tmp_path / "controller")
     add_bundles(one, tmp_path, ["m"])
     one.until(lambda: one.row("m").get("ready") and not one.service._jobs)
-    program.write_text("#!/bin/sh\nexit 255\n")
+    nvidia_smi(tmp_path, "exit 255")
     starts = one.service._look.starts
 
     def away() -> None:
@@ -583,37 +600,18 @@ def test_what_needs_no_proof_is_put_back_while_others_wait_for_theirs(
     one: Rounds, tmp_path: Path
 ) -> None:
     """On another kind of machine there are more of these than are put back at a time."""
-    names = [f"a{number}" for number in range(5)]
-    add_bundles(one, tmp_path, names)
-    one.until(lambda: all(one.row(name).get("ready") for name in names) and not one.service._jobs)
-    (one.folder / "proofs.json").unlink()
-    one.triton.ready = {}
-    one.restart()
-    with one.held("infer") as asked:
-        one.until(asked.is_set)
-        one.until(lambda: one.row("m")["ready"])
-        assert not any(one.row(name)["ready"] for name in names)
-    one.until(lambda: all(one.row(name)["ready"] for name in names))
+    comes_before(one, "m", unproven(one, tmp_path, 5))
 
 
 def test_what_an_earlier_kit_took_is_checked_and_put_back_while_others_wait_for_their_proof(
     one: Rounds, tmp_path: Path
 ) -> None:
     """A new image may have both another machine's key and other rules."""
-    names = [f"a{number}" for number in range(5)]
-    add_bundles(one, tmp_path, names)
-    one.until(lambda: all(one.row(name).get("ready") for name in names) and not one.service._jobs)
-    (one.folder / "proofs.json").unlink()
+    names = unproven(one, tmp_path, 5)
     state = one.state()
     del state["models"]["m"]["versions"][0]["rules"]
     one.path.write_text(json.dumps(state))
-    one.triton.ready = {}
-    one.restart()
-    with one.held("infer") as asked:
-        one.until(asked.is_set)
-        one.until(lambda: one.row("m")["ready"])
-        assert not any(one.row(name)["ready"] for name in names)
-    one.until(lambda: all(one.row(name)["ready"] for name in names))
+    comes_before(one, "m", names)
 
 
 def test_an_update_without_a_proof_is_loaded_while_others_wait_for_theirs(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
 
 from benchmarks.runs import ab, wrk
 from benchmarks.runs.rounds import reason
 from benchmarks.servers.site import ROOT
+from transformer_serving.contract.gate import server_facts
 from transformer_serving.contract.gate.release import same
-from transformer_serving.contract.gate.server_facts import ASK_GPUS, Gpu, gpus_of
+from transformer_serving.contract.gate.server_facts import NO_DEVICE, AskedGpus
 from transformer_serving.desk.convert_packages import INSTALL
 from transformer_serving.desk.versions.lock import read_lock
 
@@ -23,8 +24,6 @@ from transformer_serving.desk.versions.lock import read_lock
 Need = Callable[[], str | None]
 # Where nothing keeps the driver loaded, nvidia-smi loads it first, for each GPU of the machine.
 _SMI_S = 60
-# nvidia-smi's exit status where it finds no device.
-_NO_DEVICE = 6
 _DOCKER_S = 30
 _LIBRARY_S = 120
 _ASK_TORCH = "import torch; print(torch.__version__, torch.cuda.is_available())"
@@ -41,32 +40,10 @@ print("opened")
 """
 
 
-class Asked(NamedTuple):
-    """What nvidia-smi names, and why it names none; `is_known`: there is none, then."""
-
-    gpus: tuple[Gpu, ...]
-    why: str = ""
-    is_known: bool = True
-
-
 @cache
-def ask_gpus() -> Asked:
+def ask_gpus() -> AskedGpus:
     """Once in a process: where it is slow, it is so each time."""
-    try:
-        done = subprocess.run(ASK_GPUS, capture_output=True, text=True, check=False, timeout=_SMI_S)
-    except FileNotFoundError:
-        return Asked((), "there is no nvidia-smi on PATH")
-    except OSError as error:
-        return Asked((), f"nvidia-smi cannot be run: {error}", is_known=False)
-    except subprocess.TimeoutExpired:
-        said = f"nvidia-smi did not answer within {_SMI_S} s; let the driver stay loaded: "
-        return Asked((), f"{said}nvidia-smi -pm 1", is_known=False)
-    if done.returncode not in (0, _NO_DEVICE):
-        lines = f"{done.stdout}\n{done.stderr}".split("\n")
-        said = next((line.strip() for line in lines if line.strip()), "without a word")
-        return Asked((), f"nvidia-smi ended with {done.returncode}: {said}", is_known=False)
-    gpus = () if done.returncode else gpus_of(done.stdout)
-    return Asked(gpus, "" if gpus else "nvidia-smi names none")
+    return server_facts.ask_gpus(os.environ, patience_s=_SMI_S)
 
 
 def gpu() -> str | None:
@@ -119,7 +96,7 @@ def engine_torch() -> str | None:
         return missing
     if lacking is None:
         return torch_cuda()
-    if not ask_gpus().is_known:
+    if ask_gpus().status not in (0, NO_DEVICE):
         return lacking
     return f"{lacking}, and torch sees one" if torch_cuda() is None else None
 

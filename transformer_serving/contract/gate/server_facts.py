@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from typing import NamedTuple
 
 # NVIDIA's images set the first two themselves; the third is for images whose ONNX Runtime is
 # not a Python package.
@@ -20,6 +21,8 @@ CAPABILITY_VARIABLE = "TRANSFORMER_SERVING_COMPUTE_CAPABILITY"
 COMPATIBLE_VARIABLE = "TRANSFORMER_SERVING_VERSION_COMPATIBLE"
 ASK_GPUS = ("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader")
 _ASK_S = 10.0
+# nvidia-smi's exit status where it finds no device.
+NO_DEVICE = 6
 # Known not to be there, which is another thing than unknown.
 MISSING = ""
 
@@ -102,21 +105,38 @@ def visible_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...]:
 def read_gpus(environment: Mapping[str, str], *chosen: str) -> tuple[Gpu, ...]:
     """The GPUs of this machine, in nvidia-smi's order; none without nvidia-smi on PATH or when it
     fails. `chosen` are options of it."""
-    return ask_gpus(environment, *chosen) or ()
+    return ask_gpus(environment, *chosen).gpus
 
 
-def ask_gpus(environment: Mapping[str, str], *chosen: str) -> tuple[Gpu, ...] | None:
-    """As `read_gpus`, but None where nvidia-smi fails: there may be some all the same."""
+class AskedGpus(NamedTuple):
+    """What nvidia-smi names, or `why` that is none; its exit `status`, 0 where there is no such
+    program, and None where it could not be run or did not end: there may be GPUs then."""
+
+    gpus: tuple[Gpu, ...]
+    why: str = ""
+    status: int | None = 0
+
+
+def ask_gpus(environment: Mapping[str, str], *chosen: str, patience_s: float = _ASK_S) -> AskedGpus:
+    """As `read_gpus`, with what became of nvidia-smi."""
     try:
         done = subprocess.run(
             [*ASK_GPUS, *chosen], env=dict(environment), capture_output=True, text=True,
-            timeout=_ASK_S, check=False,
+            timeout=patience_s, check=False,
         )  # fmt: skip
     except FileNotFoundError:
-        return ()
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return None if done.returncode else gpus_of(done.stdout)
+        return AskedGpus((), "there is no nvidia-smi on PATH")
+    except OSError as error:
+        return AskedGpus((), f"nvidia-smi cannot be run: {error}", None)
+    except subprocess.TimeoutExpired:
+        said = f"nvidia-smi did not answer within {patience_s:g} s; let the driver stay loaded: "
+        return AskedGpus((), f"{said}nvidia-smi -pm 1", None)
+    if done.returncode not in (0, NO_DEVICE):
+        lines = f"{done.stdout}\n{done.stderr}".split("\n")
+        said = next((line.strip() for line in lines if line.strip()), "without a word")
+        return AskedGpus((), f"nvidia-smi ended with {done.returncode}: {said}", done.returncode)
+    gpus = () if done.returncode else gpus_of(done.stdout)
+    return AskedGpus(gpus, "" if gpus else "nvidia-smi names none", done.returncode)
 
 
 def gpus_of(said: str) -> tuple[Gpu, ...]:

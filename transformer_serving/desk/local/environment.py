@@ -35,7 +35,7 @@ from transformer_serving.gateway.settings import (
 
 # Of a part that is told to end, until it is killed.
 PART_STOP_S = 12
-# What supervisord asks for before it starts.
+# What supervisord is to have, or not to start.
 OPEN_FILES = 1024
 # What the gateway takes to leave, once what ran in it has been cut.
 _LEAVE_S = 5

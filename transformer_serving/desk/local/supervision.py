@@ -27,6 +27,7 @@ from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import UnixConnection
 from transformer_serving.desk.local.environment import (
+    OPEN_FILES,
     PART_STOP_S,
     USUAL_GRACE,
     environment_of_parts,
@@ -83,6 +84,7 @@ logfile=logs/supervisor.log
 logfile_maxbytes=5MB
 logfile_backups=1
 pidfile=supervisor.pid
+minfds={OPEN_FILES}
 childlogdir=logs
 
 [unix_http_server]

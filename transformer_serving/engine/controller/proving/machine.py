@@ -89,9 +89,7 @@ def read_machine(triton: str, repository: Path, before: Machine | None = None) -
         "torch": installed("torch"),
     }
     cpu = _first_processor()
-    gpus = ask_gpus(environment)
-    if gpus is None:
-        gpus = () if before is None else before.gpus
+    asked = ask_gpus(environment)
     return Machine(
         processor=_stated(cpu, _MODEL) or "unknown processor",
         features=hashlib.sha256(
@@ -102,7 +100,7 @@ def read_machine(triton: str, repository: Path, before: Machine | None = None) -
         switches=tuple(
             sorted((n, value) for n, value in environment.items() if n.startswith(_SWITCHES))
         ),
-        gpus=gpus,
+        gpus=before.gpus if before is not None and asked.status != 0 else asked.gpus,
     )
 
 
