@@ -1,6 +1,7 @@
 """Write the table of docs/kubernetes.md from the chart's values.yaml: `make docs`.
 
-Each value's sentence is the comment above it; one without a comment goes by its name.
+Each value's sentence is the comment above it; one without a comment goes by its name. A map's is
+written above one of its values, as a map has no row.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def table(text: str) -> str:
 
 
 def values(text: str) -> Iterator[Value]:
-    """Every value that has a default; a map of others is a part of their names."""
+    """Every value that has a default; a map of others is a part of their names.
+
+    Raises ValueError for a map with a comment, which no row would show.
+    """
     path: list[str] = []
     said: list[str] = []
     for line in text.splitlines():
@@ -62,6 +66,8 @@ def values(text: str) -> Iterator[Value]:
         if default is not None:
             shown = "" if default == '""' else default
             yield Value(".".join(path), shown, " ".join(said))
+        elif said:
+            raise ValueError(f"{'.'.join(path)} is a map: its comment goes above one of its values")
         said = []
 
 

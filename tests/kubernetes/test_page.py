@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import helm_python
@@ -74,8 +75,76 @@ def test_what_is_not_explained_says_itself() -> None:
         "affinity", "annotations", "className", "enabled", "extraEnv", "host", "hostnames",
         "limits", "maxReplicas", "minReplicas", "nodeSelector", "podAnnotations",
         "priorityClassName", "requests", "size", "tolerations",
-        "TRANSFORMER_SERVING_DRAIN_SECONDS",
     }  # fmt: skip
+
+
+def test_a_maps_comment_is_no_rows() -> None:
+    with pytest.raises(ValueError, match=r"inference\.settings is a map"):
+        list(values("inference:\n  # Of both.\n  settings:\n    NAME: 5\n"))
+
+
+def is_value(path: str) -> bool:
+    """Whether the schema has it; below a free map is any name."""
+    found = chart_schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    for name in path.split("."):
+        if "$ref" in found:
+            found = chart_schema["$defs"][found["$ref"].rpartition("/")[2]]
+        if "properties" not in found:
+            return bool(found["type"] == "object")
+        if name not in found["properties"]:
+            return False
+        found = found["properties"][name]
+    return True
+
+
+def named_values() -> Iterator[tuple[str, str]]:
+    """Where, and what has the form of a value's path: in comments of values.yaml, and as code in
+    the pages, of which coming-from.md has the official chart's in its first column."""
+    parts = {*chart().values, "autoscaling", "resources", "settings"}
+    path = re.compile(r"(?<![\w./-])[a-z][A-Za-z]*(?:\.[A-Za-z_]+)+(?![\w/-])")
+    comments = [line for line in VALUES.read_text("utf-8").splitlines() if "#" in line]
+    texts = {"values.yaml": "\n".join(line.partition("#")[2] for line in comments)}
+    for page in sorted(PAGE.parent.rglob("*.md")):
+        text = page.read_text("utf-8")
+        if page.name == "coming-from.md":
+            text = re.sub(r"^\| .+? \|", "", text, flags=re.MULTILINE)
+        text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+        texts[page.name] = "\n".join(re.findall(r"`([^`]+)`", text))
+    for where, text in texts.items():
+        for found in path.findall(text):
+            *maps, last = found.split(".")
+            if parts & set(maps) and last not in {"conf", "crt", "key", "log", "md", "yaml"}:
+                yield where, found
+
+
+def test_every_value_that_is_named_is_one_of_the_chart() -> None:
+    named = list(named_values())
+    assert len({path for _, path in named}) > 30
+    assert [each for each in named if not is_value(each[1])] == []
+    assert not is_value("gateway.settings.TRANSFORMER_SERVING_CALLS_IN_FLIGHT")
+
+
+def test_the_page_counts_as_those_of_growth_and_observability_do() -> None:
+    """Workers and endpoints' series, and what both make together."""
+    growth = (PAGE.parent / "growth.md").read_text("utf-8").partition("### 100,000 requests")[2]
+    rows = [list(map(str.strip, row.split("|")[1:-1])) for row in growth.splitlines()]
+    spared = rows[next(at for at, row in enumerate(rows) if "a tenth to spare" in row)].index(
+        "a tenth to spare"
+    )
+    workers = {int(row[0]): int(row[spared]) for row in rows if row and row[0].isdigit()}
+    least, most, ten = workers[1], workers[50], workers[10]
+    assert f"| {least} to {most} workers, of 1 to 50 endpoints" in TEXT
+    assert f"{least * 35 / 60:.0f} to {most * 35 / 60:.0f} of {least} to {most}" in TEXT
+    observability = " ".join((PAGE.parent / "observability.md").read_text("utf-8").split())
+    for said in ("has 19 of", "each of those six codes", "88 of its stages; 28 others"):
+        assert said in observability
+    assert "two of each worker" in observability
+    assert "A worker has ten of its own" in observability
+    one = 19 * 6 + 88 + 28 + 2
+    assert f"| figures | {one} series an endpoint and 10 a worker" in TEXT
+    series = 10 * one + 10
+    assert f"10 endpoints: {series:,} series a pod" in TEXT
+    assert f"some {series * ten // 1000},000 of {ten} pods" in TEXT
 
 
 def test_the_first_command_installs_the_local_variant() -> None:
@@ -146,6 +215,8 @@ def test_the_notes_after_an_install_name_what_is_there() -> None:
     )["transformer-serving/templates/NOTES.txt"]
     for name in ("service/demo-control-plane 8008", "service/demo-inference 8080"):
         assert f"--namespace serving port-forward {name}" in notes
+    # With a stack in .stack it would go there, whatever the variables say.
+    assert "deploy BUNDLE --endpoint NAME --state none\n" in notes
 
 
 REQUESTS: dict[str, tuple[dict[str, Any], str | None]] = {
