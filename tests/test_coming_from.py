@@ -15,7 +15,7 @@ from transformer_serving.desk.cli import main
 from transformer_serving.desk.compose.__main__ import EXAMPLE
 from transformer_serving.desk.export.endpoint_json import limits_of
 from transformer_serving.gateway.figures.metrics import PATH as METRICS
-from transformer_serving.gateway.health import PREFIX
+from transformer_serving.gateway.health import PLAIN, PREFIX
 from transformer_serving.gateway.routes import ROUTES
 from transformer_serving.gateway.settings import GENERATE, ROOT
 
@@ -112,7 +112,8 @@ def test_what_has_no_effect_is_read_by_nobody() -> None:
 
 
 def test_a_path_that_is_asked_is_answered() -> None:
-    known = {route.path for route in ROUTES} | {GENERATE, ROOT, METRICS, PREFIX + "ready"}
+    known = {route.path for route in ROUTES} | {GENERATE, ROOT, METRICS, PLAIN, PREFIX + "ready"}
+    known.add("/serve/{name}")
     asked = re.findall(r"`(?:POST )?(/[a-z0-9/{}A-Z_]*)`", "\n".join((*HERE, INTRODUCTIONS)))
     assert len(asked) > 5
     for path in asked:
@@ -120,7 +121,8 @@ def test_a_path_that_is_asked_is_answered() -> None:
 
 
 def test_so_many_texts_of_a_request_as_the_page_says() -> None:
-    [said] = [here for there, here in ROWS if there.startswith("`--max-client-batch-size`")]
+    said, prompts = (here for there, here in ROWS if there.startswith("`--max-client-batch-size`"))
+    assert f" {limits_of(GENERATION).max_texts:,} prompts" in prompts
     most, many = (int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", said))
     tasks = set(re.findall(r"[a-z]+-[a-z-]+", said))
     for task in set(TASKS) - {GENERATION}:

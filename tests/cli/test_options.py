@@ -1,4 +1,5 @@
-"""Numbers that a command takes: each has an end, and none is what no number is equal to."""
+"""Numbers that a command takes: each has an end, and none is what no number is equal to. And what
+`--help` says of defaults and choices."""
 
 from __future__ import annotations
 
@@ -6,7 +7,11 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from transformer_serving.contract.heads import TASKS
+from transformer_serving.desk.bench.measure import CONCURRENCY
+from transformer_serving.desk.bench.streams import CONCURRENCY as STREAMED
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.monitoring.__main__ import main as monitoring
 
@@ -36,3 +41,18 @@ def test_a_number_without_end_is_refused(name: str, value: str) -> None:
 def test_there_are_such_options() -> None:
     for name in ("bench --rate", "rollout start --mirror", "rollback --timeout", "tune --minutes"):
         assert f"transformer-serving {name}" in NUMBERS
+
+
+def test_bench_says_how_many_clients_it_has_unasked() -> None:
+    shown = " ".join(CliRunner().invoke(main, ["bench", "--help"]).output.split())
+    whole, streamed = (", ".join(map(str, some)) for some in (CONCURRENCY, STREAMED))
+    assert f"[default: {whole}; with --stream {streamed}]" in shown
+    assert "Of --for-scaling: in which a text shall have waited" in shown
+
+
+@pytest.mark.parametrize("name", ["bundle", "adopt"])
+def test_a_task_that_no_engine_of_others_answers_is_no_choice(name: str) -> None:
+    [option] = [one for one in main.commands[name].params if one.name == "task"]
+    assert set(option.type.choices) == set(TASKS) - {"fill-mask"}  # type: ignore[attr-defined]
+    with pytest.raises(click.BadParameter, match="fill-mask's graph is made by 'convert' alone"):
+        option.type_cast_value(click.Context(main.commands[name]), "fill-mask")

@@ -9,6 +9,7 @@ from transformer_serving.contract.setting import Setting
 from transformer_serving.gateway.request_id import HEADER, request_id
 from transformer_serving.gateway.server import command
 from transformer_serving.gateway.settings import (
+    GRACEFUL_SECONDS,
     GRPC_PORT,
     SETTINGS,
     GatewaySettings,
@@ -52,6 +53,20 @@ def test_defaults() -> None:
         graceful_seconds=30.0,
     )
     assert all(setting.help.endswith(".") for setting in SETTINGS)
+
+
+def test_help_shows_the_defaults_that_count() -> None:
+    shown = " ".join(command._parser().format_help().split())
+    for setting in (GRACEFUL_SECONDS, GRPC_PORT):
+        assert f"[{setting.name}] (default: {setting.default})" in shown
+    assert "the files of the pages at / and /docs then needs one" in shown
+
+
+@pytest.mark.parametrize("given", [(), ("--graceful-seconds=7", "--grpc-port=8001")])
+def test_a_flag_that_is_not_given_leaves_its_variable(given: tuple[str, ...]) -> None:
+    named = command._named(command._parser().parse_args(given))
+    flags = {GRACEFUL_SECONDS.name: "7", GRPC_PORT.name: "8001"}
+    assert named == (flags if given else {})
 
 
 def test_an_empty_variable_is_an_unset_one() -> None:

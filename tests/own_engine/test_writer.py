@@ -545,7 +545,7 @@ def test_a_plan_of_another_tensorrt_is_refused(tiny_classifier: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--task", "fill-mask"), "fill-mask is answered from an output"),
+        (("--task", "fill-mask"), "fill-mask's graph is made by 'convert' alone"),
         (("--text", '{"question": "why?"}'), "the golden request is none that"),
         (("--text", "{"), "--text is not valid JSON"),
         (("--output-tensor", "output:FLOAT:3"), "--output-tensor must be NAME:TYPE:DIMS"),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as some
 
+from preprocess.answers import TASKS
 from tests.free_ports import free_port
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune import requests
 
+DOCS = Path(__file__).parents[2] / "docs"
 TEXT = {"text": "a golden text"}
 # What str.splitlines ends a line at, too. The last three JSON takes as they are.
 NO_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
@@ -93,12 +96,17 @@ def test_an_endpoint_that_is_gone_is_named(tmp_path: Path) -> None:
         requests.check_answered(address, requests.of_file(file_of(tmp_path, "a text")))
 
 
-@pytest.mark.parametrize(
-    ("task", "golden"),
-    [("fill-mask", TEXT), ("question-answering", {"question": "who", "context": "me"})],
-)
-def test_a_task_that_takes_more_than_any_text_needs_a_file(
-    task: str, golden: dict[str, str]
-) -> None:
-    with pytest.raises(Failure, match="--requests"):
-        requests.of_lengths("8", task, golden)
+def test_a_task_that_takes_more_than_any_text_needs_a_file() -> None:
+    """And both pages that show `--lengths` say which these are."""
+    refused = set()
+    for task, kind in TASKS.items():
+        golden = dict.fromkeys(kind.form.names, "a text")  # type: ignore[attr-defined]
+        try:
+            requests.of_lengths("8", task, golden)
+        except Failure:
+            refused.add(task)
+            with pytest.raises(Failure, match="--requests"):
+                requests.of_lengths("8", task, golden)
+    for name, place in (("tuning.md", "That is for tasks"), ("coming-from.md", "`--lengths` is")):
+        said = (DOCS / name).read_text("utf-8").partition(place)[2].partition("\n\n")[0]
+        assert set(re.findall(r"[a-z]+-[a-z]+|rerank", said)) & set(TASKS) == refused, name

@@ -29,8 +29,8 @@ KEYS_FILE = AccessSetting(
     VARIABLE,
     "--keys",
     "File of keys, made by `transformer-serving keys add`; every request but those for "
-    "/health, /health/live and /health/ready, the last two also under /v2, then needs one. It is "
-    "read again when it changes.",
+    "/health, /health/live and /health/ready, the last two also under /v2, and for the files of "
+    "the pages at / and /docs then needs one. It is read again when it changes.",
 )
 OPEN = AccessSetting(
     "TRANSFORMER_SERVING_OPEN",

@@ -43,7 +43,8 @@ _MOST_REQUESTS = 10_000_000
 @click.option("--header", "headers", multiple=True, metavar="NAME:VALUE",
               help="Send this header too; may be repeated.")  # fmt: skip
 @click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), multiple=True, metavar="N",
-              help="Clients of a closed loop; repeatable.  [default: 1, 8, 32, 128]")  # fmt: skip
+              help="Clients of a closed loop; repeatable.  [default: 1, 8, 32, 128; with --stream "
+              "1, 8, 32]")  # fmt: skip
 @click.option("--rate", type=Number(0, _MOST_RATE, min_open=True), metavar="N",
               help="Requests a second of the open loop.  [default: 70 % of the best]")  # fmt: skip
 @click.option(
@@ -58,7 +59,8 @@ _MOST_REQUESTS = 10_000_000
               "URL is that of one pod with one Triton, and nobody else asks it.")  # fmt: skip
 @click.option("--within", "within_s", type=Number(0, WEEK_S, min_open=True), default=0.5,
               show_default=True, metavar="SECONDS",
-              help="In which a text shall have waited and been computed.")  # fmt: skip
+              help="Of --for-scaling: in which a text shall have waited and been "
+              "computed.")  # fmt: skip
 @click.option("--metrics-key", envvar=METRICS_KEY_VARIABLE, show_envvar=True,
               metavar="KEY", help="Key for the gateway's figures.")  # fmt: skip
 @key_option

@@ -115,9 +115,8 @@ def _named(options: argparse.Namespace) -> Mapping[str, str]:
         for row, value in given.items()
         if value
     }
-    numbers = ((GRPC_PORT, options.grpc_port), (GRACEFUL_SECONDS, options.graceful_seconds))
-    named |= {row.name: value for row, value in numbers if value is not None}
-    return named
+    numbers = ((GRPC_PORT, "grpc_port"), (GRACEFUL_SECONDS, "graceful_seconds"))
+    return named | {row.name: getattr(options, at) for row, at in numbers if at in options}
 
 
 def _address(host: str, port: int) -> str:
@@ -143,7 +142,9 @@ def _parser() -> argparse.ArgumentParser:
         (GRACEFUL_SECONDS, "--graceful-seconds", "SECONDS"),
         (GRPC_PORT, "--grpc-port", "PORT"),
     ):
-        parser.add_argument(flag, metavar=what, help=f"{setting.help} [{setting.name}]")
+        # Not argparse's own default, which would go before the variable's.
+        text = f"{setting.help} [{setting.name}] (default: {setting.default})"
+        parser.add_argument(flag, metavar=what, help=text, default=argparse.SUPPRESS)
     for row in ACCESS:
         text = f"{row.help} [{row.name}]"
         if row.is_switch:
