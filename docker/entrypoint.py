@@ -56,6 +56,7 @@ ASKED = (
     "TRANSFORMER_SERVING_TRITON_HTTP",
     "TRANSFORMER_SERVING_TRITON_GRPC",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
 )
 NO_PROXY = ("no_proxy", "NO_PROXY")
 # What mends a missing variable, and an address of the container itself: in compose, in a pod of our

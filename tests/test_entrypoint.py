@@ -19,6 +19,7 @@ from tests.kubernetes.test_official_chart import values as official_values
 from tests.loaded_file import loaded_file
 from tests.proxies import proxy_of_the_environment
 from tests.test_compose_files import service
+from transformer_serving.contract.worker.tracing import ENDPOINTS
 
 SCRIPT = Path(__file__).parent.parent / "docker" / "entrypoint.py"
 REQUIRED = "CLEARML_API_HOST"
@@ -274,6 +275,10 @@ def test_no_name_that_a_container_is_given_is_a_proxys_to_know(given: Any) -> No
         found |= names
     own = {"demo-control-plane", "demo-triton", "demo-inference"}
     assert found == (own if given is of_the_chart else {"control-plane", "triton"})
+
+
+def test_the_collector_is_asked_by_either_variable() -> None:
+    assert set(ENDPOINTS) <= set(script().ASKED)
 
 
 def test_the_short_names_of_a_list_of_addresses() -> None:
