@@ -309,9 +309,10 @@ def test_12_a_file_server_whose_authority_the_containers_do_not_know(
 
 
 def test_12_a_container_is_asked_past_the_proxy_as_its_program_asks(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its entrypoint, which tells the program alone: here one that is beside it, and one not."""
+    """By its entrypoint, which tells the program alone: here one that is beside it, one not, and
+    those of other versions."""
 
     def unreachable(subject: Subject, entrypoint: str) -> set[str]:
         probe = PROBE.replace(containers.ENTRYPOINT, entrypoint)
@@ -322,7 +323,12 @@ def test_12_a_container_is_asked_past_the_proxy_as_its_program_asks(
     ours, none = str(ROOT / "docker" / "entrypoint.py"), "/nowhere"
     dead = having(scene, http_proxy="http://127.0.0.1:9")
     assert unreachable(dead, ours) == set()
-    assert "demo-inference-1: CLEARML_API_HOST" in unreachable(dead, none)
+    without = unreachable(dead, none)
+    assert "demo-inference-1: CLEARML_API_HOST" in without
+    other = tmp_path / "other_entrypoint.py"
+    for text in ("", "def leave_out_proxies(environment, more): ...\n"):
+        other.write_text(text)
+        assert unreachable(dead, str(other)) == without
     scene.docker(files="http://127.0.0.1:9")
     with answering(lambda path: (403, b"none of our sites", {})) as proxy:
         refusing = having(scene, http_proxy=proxy)

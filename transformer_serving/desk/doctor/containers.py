@@ -35,9 +35,10 @@ ENTRYPOINT = "/opt/transformer-serving/entrypoint.py"
 # a proxy where its program does, which has that of the entrypoint and not of the environment.
 PROBE = """
 import json, os, runpy, urllib.error, urllib.request
-own = runpy.run_path("ENTRYPOINT") if os.path.exists("ENTRYPOINT") else {}
-if "leave_out_proxies" in own:
-    own["leave_out_proxies"](os.environ)
+try:
+    runpy.run_path("ENTRYPOINT")["leave_out_proxies"](os.environ)
+except Exception:
+    pass  # None, or of another version of the kit: what the environment says holds.
 found = {}
 for name, path in (("CLEARML_API_HOST", "/debug.ping"), ("CLEARML_FILES_HOST", "/")):
     host = os.environ.get(name)
