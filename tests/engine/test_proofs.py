@@ -115,6 +115,34 @@ def test_a_machine_keeps_its_gpus_where_they_cannot_be_asked(
     assert gpus_of(path).read(os.environ) == ()
 
 
+def test_a_machine_that_had_no_gpu_may_have_one_where_nvidia_smi_fails(
+    tmp_path: Path, smi: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver was loaded later: proofs would hold for the processor."""
+    monkeypatch.setattr(gpus_module, "_PATIENCE_S", 0.0)
+    path = tmp_path / "proofs.json"
+    smi(f"exit {NO_DEVICE}")
+    assert gpus_of(path).read(os.environ) == ()
+    smi(FAILS)
+    assert gpus_of(path).read(os.environ) == (UNKNOWN,)
+
+
+def test_an_nvidia_smi_that_hangs_is_waited_for_once(
+    tmp_path: Path,
+    smi: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And for less where the GPUs are known: a Triton that crashed gets its models after that."""
+    for name, seconds in (("_SMI_S", 0.2), ("_PATIENCE_S", 0.2), ("_KNOWN_S", 0.1)):
+        monkeypatch.setattr(gpus_module, name, seconds)
+    path = tmp_path / "proofs.json"
+    smi("exec sleep 600")
+    for seconds in (0.2, 0.1):
+        assert gpus_of(path).read(os.environ) == (UNKNOWN,)
+        assert f"nvidia-smi did not answer within {seconds} s" in caplog.messages[-1]
+
+
 def test_without_nvidia_smi_a_machine_has_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +184,14 @@ def test_gpus_are_those_of_one_start_of_the_machine(
     smi(FAILS)
     assert gpus_of(path).read(os.environ) == (A10,)
     boot.write_text("another\n")
+    assert gpus_of(path).read(os.environ) == (UNKNOWN,)
+    # A kernel that does not say it: of one process then.
+    boot.unlink()
+    smi(names(A10))
+    gpus = gpus_of(path)
+    gpus.read(os.environ)
+    smi(FAILS)
+    assert gpus.read(os.environ) == (A10,)
     assert gpus_of(path).read(os.environ) == (UNKNOWN,)
 
 
