@@ -112,9 +112,10 @@ DEAF = "trap '' TERM; echo x >> {told}; exec sleep 600"
 
 
 def test_what_does_not_end_when_it_is_told_is_killed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a line in the container has ended its first process, nobody else kills the rest."""
+    monkeypatch.setattr(container, "_KILLED_S", float(BOUND_S))
     told = (tmp_path / "triton", tmp_path / "controller")
 
     def stop() -> None:
