@@ -240,7 +240,7 @@ def test_the_shared_memory_of_the_container_before_is_gone_before_a_start(tmp_pa
     for area in (left, of_another):
         area.touch()
     try:
-        running = Container(shell(f"test ! -e {left} && exit 3"), shell("sleep 600"), tmp_path)
+        running = Container(shell(f"test ! -e {left} && exit 3"), shell("exec sleep 600"), tmp_path)
         assert running.run() == 3
         assert of_another.exists()
     finally:
