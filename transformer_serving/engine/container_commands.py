@@ -66,6 +66,11 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
     return triton, controller_command(environment, state)
 
 
+def end_seconds(environment: Mapping[str, str]) -> float:
+    """What all of the container has for its end. Raises ValueError as `exit_seconds` does."""
+    return exit_seconds(environment) + _LEAVE_S
+
+
 def exit_seconds(environment: Mapping[str, str]) -> int:
     """What Triton has for its end. Raises ValueError naming a variable that is none or too much."""
     seconds = math.ceil(TRITON_EXIT_SECONDS.number(environment))
