@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from preprocess.generation.detokenizer import BROKEN
 from tests.language_models import save_language_model
 from transformer_serving.contract.heads import GENERATION
-from transformer_serving.contract.vllm import INPUTS, OUTPUTS
+from transformer_serving.contract.vllm.tensors import INPUTS, OUTPUTS
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.bundle.writer import renew_bundle
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli

@@ -20,7 +20,7 @@ BACKENDS = ("openvino_text", "onnxruntime", "torch_text", "openvino_generate")
 _SHARED = ("generation", "packed")
 _CONTRACT = (
     *("__init__", "engine_parameters", "error_line", "errors", "fields", "generation"),
-    *("torch_graph", "torch_operators", "torch_program"),
+    *(f"torch_program/{name}" for name in ("__init__", "graph", "operators", "program")),
 )
 _ENGINE = Path(__file__).parent
 _OURS = _ENGINE.parent

@@ -14,7 +14,7 @@ import torch
 
 from transformer_serving.contract.error_line import in_ascii, named_line
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.torch_program import WEIGHTS, ProgramTensor
+from transformer_serving.contract.torch_program.program import WEIGHTS, ProgramTensor
 from transformer_serving.engine.backends.executor import Graph, RequestFailure
 from transformer_serving.engine.backends.exported_program import (
     Call,
