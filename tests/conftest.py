@@ -298,7 +298,7 @@ def tiny_bundle(
 ) -> Path:
     """The classifier's bundle for ONNX Runtime."""
     from tests.kept_graphs import conversions_of
-    from transformer_serving.desk.convert import ConvertRequest, convert
+    from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 
     target = tmp_path_factory.mktemp("bundles") / "tiny"
     request = ConvertRequest(

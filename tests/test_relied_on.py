@@ -242,7 +242,7 @@ RELIED_ON = (
     Relied(
         "torch", "torch/nn/attention/varlen.py", "",
         "varlen_attn(query,key,value,cu_seq_q,cu_seq_k,max_q,max_k)",
-        "engine/backends/packed_operators.py: attention without padding, which torch calls a beta",
+        "engine/backends/packed/operators.py: attention without padding, which torch calls a beta",
     ),
     Relied(
         "openvino", "openvino/tools/ovc/telemetry_utils.py", "",

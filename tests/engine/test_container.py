@@ -17,7 +17,7 @@ import pytest
 
 from tests.engine.test_first_loads import ONE, record, state
 from tests.small_disk import fill, small_disk
-from transformer_serving.contract.polls import SERVING_POLL, TRITON_POLL
+from transformer_serving.contract.settings.polls import SERVING_POLL, TRITON_POLL
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.engine import container
 from transformer_serving.engine.container import Container

@@ -26,7 +26,7 @@ from tests.kubernetes.chart import (
 )
 from tests.test_compose_files import image_of, service
 from transformer_serving.contract.gate.release import kit_version
-from transformer_serving.contract.stop import TRITON_EXIT_SECONDS
+from transformer_serving.contract.settings.stop import TRITON_EXIT_SECONDS
 from transformer_serving.desk.local import container as control_plane
 from transformer_serving.engine.controller.files.room import STORE_BYTES_VARIABLE
 from transformer_serving.gateway.routes import ROUTES

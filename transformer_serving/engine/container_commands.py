@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
-from transformer_serving.contract.polls import SERVING_POLL, TRITON_POLL
-from transformer_serving.contract.stop import (
+from transformer_serving.contract.settings.polls import SERVING_POLL, TRITON_POLL
+from transformer_serving.contract.settings.stop import (
     TRITON_EXIT_SECONDS,
     refuse_a_stop_that_does_not_fit,
 )
