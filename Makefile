@@ -162,10 +162,13 @@ dashboard-pictures: $(VENV)/.dev
 check: $(VENV)/.dev
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint types imports pages
 
-# Each file of tests is imported: what is missing is found before anything long begins, and the
-# processes of make test, which begin with the same file, find its bytecode.
+# Each file of tests is imported: what is missing is found before anything long begins. And the bytecode
+# of these and of the kit is kept, whatever an image sets: each process of tests, and each of the thousands
+# that they start, reads it, and compiles everything where there is none.
+imports: export PYTHONDONTWRITEBYTECODE =
 imports: $(VENV)/.dev
 	@mkdir -p build
+	$(BIN)/python -m compileall -q preprocess transformer_serving
 	$(BIN)/python -m pytest -qq --collect-only > build/imports.log || { cat build/imports.log; exit 1; }
 
 # What is made from the code must be as it is made now, before anything long begins: seconds.
