@@ -302,6 +302,16 @@ RELIED_ON = (
         "contract/worker/parsed_sections.py: what an include would read",
     ),
     Relied(
+        "clearml", "clearml/utilities/pyhocon/config_parser.py", "ConfigFactory",
+        "parse_string(content,basedir,resolve,unresolved_value)",
+        "contract/worker/sdk_defaults.py: the SDK's defaults without their comments",
+    ),
+    Relied(
+        "clearml", "clearml/backend_config/config.py", "Config",
+        "_read_single_file(file_path,verbose)",
+        "contract/worker/sdk_defaults.py: the SDK's defaults without their comments",
+    ),
+    Relied(
         "clearml", "clearml/utilities/dicts.py", "",
         "hocon_unquote_key",
         "contract/worker/parsed_sections.py: names as they were written",
