@@ -35,6 +35,7 @@ from transformer_serving.desk.local.record import (
     usable,
     with_room,
 )
+from transformer_serving.desk.local.services import read_services
 from transformer_serving.desk.local.sockets import remove_sockets_of, sockets_of
 from transformer_serving.desk.local.supervision import SilentSupervisor, Supervisor, stopped
 from transformer_serving.desk.local.turn import own_turn
@@ -220,12 +221,17 @@ def status(state: Path, record: StackRecord) -> dict[str, Any]:
     """The stack as `status --json` prints it."""
     supervisor = Supervisor(state)
     processes = supervisor.processes()
+    parts = health.all_parts(state, record, processes)
+    well = any(part.name == "control-plane" and part.health == "ok" for part in parts)
+    services = read_services(record) if well else None
     return {
         "state": str(state),
         "running": bool(processes),
         "serving_id": record.serving_id,
-        "parts": [asdict(row) for row in health.all_parts(state, record, processes)],
+        "parts": [asdict(row) for row in parts],
         "endpoints": health.endpoint_rows(state) if processes else [],
+        "routes": [asdict(row) for row in services.routes] if services else [],
+        "unserved": [asdict(row) for row in services.unserved] if services else [],
         "rollouts": health.rollout_rows(state) if processes else [],
         "open_tritons": [asdict(row) for row in open_tritons(os.environ, own=record.triton.http)],
     }
