@@ -180,9 +180,9 @@ def wait_until_healthy(
 def _not_healthy(state: Path, part: health.PartStatus, limit_s: float) -> Failure:
     log = state / "logs" / f"{part.name}.log"
     return Failure(
-        f"{part.name} did not become healthy within {limit_s:.0f} s: {part.health}; its log: {log}; "
-        f"the stack goes on starting: see it with '{command_line('status', state)}', or end it: "
-        f"{command_line('down', state)}"
+        f"{part.name} did not become healthy within {limit_s:.0f} s: {part.health}; its log: "
+        f"{log}; the stack goes on starting: see it with '{command_line('status', state)}', "
+        f"or end it: {command_line('down', state)}"
     )
 
 
