@@ -11,10 +11,10 @@ import pytest
 from tests.doctor.conftest import ACCESS, SECRET
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.doctor.finding import OK, SKIPPED, WARNING, Finding
-from transformer_serving.desk.doctor.services import check_services
+from transformer_serving.desk.doctor.services import _of_route, check_services
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.local.record import Ports, StackRecord, clearml_environment
-from transformer_serving.desk.local.services import read_services
+from transformer_serving.desk.local.services import Arm, Route, read_services
 from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.gateway.settings import GENERATE_ENDPOINT, ROOT_ENDPOINT
 
@@ -97,6 +97,20 @@ def test_a_route_to_what_is_not_there_is_named(
         "typed": [("good", 0.5, True), ("nothere", 0.5, False)],
         "newest": [("good/2", 0.9, True), ("good", 0.1, True)],
     }
+
+
+@pytest.mark.parametrize(
+    ("route", "why"),
+    [
+        (Route("r", None, (Arm("a", 0.5, False), Arm("b", 0.5, False))), "a, b: none is there"),
+        (Route("r", "x", ()), "no endpoint begins with x"),
+        (Route("r", None, ()), "its weights are not as many as its endpoints"),
+    ],
+    ids=["none there", "prefix", "weights"],
+)
+def test_a_route_that_leads_nowhere_says_why(route: Route, why: str) -> None:
+    (found,) = _of_route(route)
+    assert found.why == f"canary route r leads nowhere: {why}"
 
 
 def test_a_setting_that_names_nothing_is_named(

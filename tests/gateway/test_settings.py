@@ -95,7 +95,9 @@ def test_a_name_that_no_endpoint_can_have_names_its_variable(setting: TextSettin
     for good in ("masks", "masks/2"):
         assert setting.text({setting.name: good}) == good
     for wrong in ("/masks", "masks endpoint", "/serve/masks", "http://127.0.0.1:8080/serve/masks"):
-        with pytest.raises(ValueError, match=f"^{setting.name} must be .*NAME or NAME/VERSION") as e:
+        with pytest.raises(
+            ValueError, match=f"^{setting.name} must be .*NAME or NAME/VERSION"
+        ) as e:
             read_settings({setting.name: wrong})
         assert wrong not in str(e.value)
 

@@ -49,23 +49,24 @@ def _of_route(route: Route) -> Findings:
         f'remove it, clearml-serving --id "$CLEARML_SERVING_TASK_ID" model remove --endpoint '
         f"{route.endpoint}, and add it again with endpoints that are there"
     )
-    if not route.arms:
+    lost = [arm for arm in route.arms if not arm.is_there]
+    if len(lost) == len(route.arms):
+        yield warning(f"canary route {route.endpoint} leads nowhere: {_why_nowhere(route)}", again)
+        return
+    for arm in lost:
         yield warning(
-            f"canary route {route.endpoint} leads nowhere: "
-            + (
-                f"no endpoint begins with {route.prefix}"
-                if route.prefix
-                else "its weights are not as many as its endpoints"
-            ),
-            again,
+            f"canary route {route.endpoint} names {arm.endpoint}, which is not there: its share, "
+            f"weight {arm.weight:g}, goes to the others",
+            f"add endpoint {arm.endpoint}; or {again}",
         )
-    for arm in route.arms:
-        if not arm.is_there:
-            yield warning(
-                f"canary route {route.endpoint} names {arm.endpoint}, which is not there: its "
-                f"share, weight {arm.weight:g}, goes to the others",
-                f"add endpoint {arm.endpoint}; or {again}",
-            )
+
+
+def _why_nowhere(route: Route) -> str:
+    if route.arms:
+        return f"{', '.join(arm.endpoint for arm in route.arms)}: none is there"
+    if route.prefix:
+        return f"no endpoint begins with {route.prefix}"
+    return "its weights are not as many as its endpoints"
 
 
 def _of_settings(services: Services, started_with: Mapping[str, str]) -> Findings:
