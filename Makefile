@@ -9,7 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # In three processes, as each of them waits for servers a good part of its time: on two cores 82 % of
 # these are used, with two processes 71. tests/conftest.py says what shares one. Where one is lost, so are
 # the tests that it had taken, and with another one in its place the run would wait for them without end.
-BESIDE := --numprocesses=3 --dist=loadfile --max-worker-restart=0
+PROCESSES ?= 3
+BESIDE := --numprocesses=$(PROCESSES) --dist=loadfile --max-worker-restart=0
 # A test that takes longer hangs, and is named: most are done in seconds, a few in two minutes.
 SOON := -o faulthandler_timeout=600
 
@@ -19,7 +20,7 @@ SOON := -o faulthandler_timeout=600
 	example-env monitoring check check-ort check-ensemble check-vllm check-tensorrt check-gpu gpu-parcel \
 	compare-table compare-int8 compare-hints \
 	lint format \
-	types pages docs fuzz soak soak-streams lock reliability reliability-demo models language-models \
+	types types-all types-oldest imports pages docs fuzz soak soak-streams lock reliability reliability-demo models language-models \
 	check-processors check-upgrade \
 	attack autoscaling bench bench-all bench-tables budgets flames notebooks clean help
 
@@ -157,7 +158,18 @@ screenshots: $(VENV)/.dev
 dashboard-pictures: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.stack.dashboard_pictures
 
-check: lint types pages
+# Side by side: mypy takes most of it, on one core.
+check: $(VENV)/.dev
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint types imports pages
+
+# Each file of tests is imported: what is missing is found before anything long begins. And the bytecode
+# of these and of the kit is kept, whatever an image sets: each process of tests, and each of the thousands
+# that they start, reads it, and compiles everything where there is none.
+imports: export PYTHONDONTWRITEBYTECODE =
+imports: $(VENV)/.dev
+	@mkdir -p build
+	$(BIN)/python -m compileall -q preprocess transformer_serving
+	$(BIN)/python -m pytest -qq --collect-only > build/imports.log || { cat build/imports.log; exit 1; }
 
 # What is made from the code must be as it is made now, before anything long begins: seconds.
 pages: $(VENV)/.dev
@@ -171,8 +183,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(VENV)/.dev
+types: types-all types-oldest
+
+types-all: $(VENV)/.dev
 	$(BIN)/mypy
+
+types-oldest: $(VENV)/.dev
 	$(BIN)/mypy --python-version 3.10 transformer_serving/contract transformer_serving/engine
 
 format: $(VENV)/.dev

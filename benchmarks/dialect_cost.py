@@ -106,9 +106,9 @@ def _host(name: str, preprocess: Any) -> Any:
 
 
 def _front_door(bundle: Path) -> Any:
-    from preprocess.coalesce import Coalescer
     from preprocess.engine import admission
     from preprocess.handover import Successor
+    from preprocess.queue.coalesce import Coalescer
     from transformer_serving.gateway.front_door import FrontDoor
     from transformer_serving.gateway.settings import read_settings
 

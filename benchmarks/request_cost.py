@@ -54,8 +54,8 @@ async def cost_of(work: Callable[[], Awaitable[Any]], count: int) -> float:
 
 async def parts(count: int) -> dict[str, float]:
     from preprocess import Preprocess
-    from preprocess.coalesce import Coalescer
     from preprocess.passage import Passage
+    from preprocess.queue.coalesce import Coalescer
     from preprocess.request import read_body
     from preprocess.rows import pad
 

@@ -47,7 +47,17 @@ OUR_CHART = "TRANSFORMER_SERVING_OUR_CHART"
 # a pod what ends as a Service's names do.
 NEAR = ("127.0.0.1", "localhost", "control-plane", "host.docker.internal")
 SERVICES = (".svc", ".cluster.local")
-ASKED = (API_HOST, "CLEARML_FILES_HOST", "CLEARML_WEB_HOST", "OTEL_EXPORTER_OTLP_ENDPOINT")
+ASKED = (
+    API_HOST,
+    "CLEARML_FILES_HOST",
+    "CLEARML_WEB_HOST",
+    "CLEARML_DEFAULT_BASE_SERVE_URL",
+    "CLEARML_DEFAULT_TRITON_GRPC_ADDR",
+    "TRANSFORMER_SERVING_TRITON_HTTP",
+    "TRANSFORMER_SERVING_TRITON_GRPC",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+)
 NO_PROXY = ("no_proxy", "NO_PROXY")
 # What mends a missing variable, and an address of the container itself: in compose, in a pod of our
 # chart and in one of the official chart.
@@ -151,19 +161,23 @@ def leave_out_proxies(environment: dict[str, str]) -> None:
     if not proxies - set(NO_PROXY):
         return
     # Of two spellings all tools take the small one first.
-    named = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    hosts = [host.strip() for host in named.split(",") if host.strip()]
+    left_out = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    hosts = [host.strip() for host in left_out.split(",") if host.strip()]
     if "*" not in hosts:
         near = [*NEAR, *(SERVICES if IN_A_POD in environment else ())]
-        near += filter(None, (short_name(environment.get(name, "")) for name in ASKED))
+        asked = ",".join(environment.get(name, "") for name in ASKED)
+        near += filter(None, map(short_name, asked.split(",")))
         hosts += [host for host in dict.fromkeys(near) if host not in hosts]
     environment |= dict.fromkeys(NO_PROXY, ",".join(hosts))
 
 
 def short_name(address: str) -> str | None:
-    """Its host, where that is a name that only this network can know."""
+    """Its host, where that is a name that only this network can know; Triton's has no scheme."""
+    address = address.strip()
+    if address.startswith("unix:"):
+        return None
     try:
-        host = urlsplit(address).hostname or ""
+        host = urlsplit(address if "://" in address else f"//{address}").hostname or ""
     except ValueError:
         return None
     return host if host and not set(host) & set(".:") else None

@@ -13,10 +13,10 @@ from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from preprocess.admission import Admission
 from preprocess.answers.work import Work
-from preprocess.coalesce import Call, Coalescer
 from preprocess.passage import Departures, Passage
+from preprocess.queue.admission import Admission
+from preprocess.queue.coalesce import Call, Coalescer
 from preprocess.request import Request
 from preprocess.rows import Row
 from preprocess.settings import PreprocessSettings

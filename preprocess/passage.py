@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from preprocess.queue.ticket import Stay
 from preprocess.stats import GIVEN_UP, STAGES, EndpointFigures, durations
-from preprocess.ticket import Stay
 from preprocess.tracing import PassageTrace
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.naming import VERSION_HEADER

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from transformer_serving.contract.preprocess_settings import (
+from transformer_serving.contract.settings.preprocess import (
     CALLS_IN_FLIGHT,
     FIRST_TOKEN_S,
     GENERATION_TIMEOUT_S,
@@ -24,7 +24,7 @@ from transformer_serving.contract.preprocess_settings import (
     triton_grpc,
     triton_http,
 )
-from transformer_serving.contract.setting import TextSetting
+from transformer_serving.contract.settings.setting import TextSetting
 
 
 @dataclass(frozen=True)

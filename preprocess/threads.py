@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from preprocess.admission import SURE, takes_too_long
-from preprocess.pace import Pace, Running
 from preprocess.passage import Asker
+from preprocess.queue.admission import SURE, takes_too_long
+from preprocess.queue.pace import Pace, Running
 from transformer_serving.contract.errors import too_late
 from transformer_serving.contract.worker.request_context import why_nobody_waits
 

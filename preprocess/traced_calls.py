@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from preprocess.ticket import Text, Ticket
+from preprocess.queue.ticket import Text, Ticket
 from preprocess.tracing import PassageTrace
 from preprocess.triton.handed_on import handed_on
 from transformer_serving.contract.errors import FAULTS, ServingError

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.generated_part import described, load_average, write_part
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.demo import encoder_folder
 from transformer_serving.desk.parity.latency import Latency, facts, parity_cell
 

@@ -13,7 +13,7 @@ if str(ROOT) not in sys.path:
 
 from preprocess.triton.errors import RULES, Rule  # noqa: E402
 from transformer_serving.contract.errors import KINDS, ErrorKind  # noqa: E402
-from transformer_serving.contract.preprocess_settings import SETTINGS  # noqa: E402
+from transformer_serving.contract.settings.preprocess import SETTINGS  # noqa: E402
 from transformer_serving.gateway.settings import (  # noqa: E402
     BODY_MEMORY_BYTES,
     BODY_SECONDS,
@@ -28,7 +28,7 @@ _HEAD = """# Errors
 
 Made by `make docs` from `transformer_serving/contract/errors.py`,
 `preprocess/triton/errors.py` and the tables of settings, `transformer_serving/gateway/settings.py`
-and `transformer_serving/contract/preprocess_settings.py`, with the sentences of
+and `transformer_serving/contract/settings/preprocess.py`, with the sentences of
 `scripts/errors_page.py`; change those.
 
 Every error of ours has the same JSON body:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -56,10 +57,18 @@ _SHARING = {
     f"tests/stack/test_{name}.py": fixture for fixture, names in _STACKS.items() for name in names
 }
 
-# What takes longest, longest first: begun last, it would keep one process busy and the others idle.
+# What takes longest, longest first: begun last, it would keep a process busy and the others idle.
+# All but the last six are of make test-stack, and "stack" of both. Of the rest only those are here
+# that have few tests.
 _LONGEST = (
-    "stack", "every_task", "tests/stack/test_rollout.py", "tests/stack/test_changes.py",
-    "tests/stack/test_storage_and_clock.py", "tests/stack/test_tune.py",
+    "tests/stack/test_proof.py", "tests/stack/test_rollout.py", "stack", "tests/stack/test_tune.py",
+    "tests/stack/test_live_change.py", "every_task", "tests/stack/test_host_traps.py",
+    "tests/stack/test_attack.py", "tests/stack/test_storage_and_clock.py",
+    "tests/stack/test_faults.py", "tests/stack/test_generation_demo.py",
+    "tests/stack/test_kept_bundles.py", "tests/gateway/test_ten_thousand.py",
+    "tests/stack/test_changes.py", "tests/stack/test_watch.py", "tests/stack/test_monitoring.py",
+    "tests/test_architectures.py", "tests/engine/test_language_model_proof.py",
+    "tests/test_hangs.py", "tests/gateway/test_fuzz.py", "tests/gateway/test_wrong_engine.py",
 )  # fmt: skip
 
 # None is the root's name; the others are those that our modules write to.
@@ -98,10 +107,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FilesAndStacks(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of make test-stack no file is imported that has nothing for it: most have not."""
+    if config.option.markexpr.startswith("long and") and collection_path.match("test_*.py"):
+        return None if _has_long(collection_path) else True
+    return None
+
+
+@functools.cache
+def _has_long(file: Path) -> bool:
+    return "pytest.mark.long" in file.read_text("utf-8")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Hold the lists of files that share a stack to what they ask for."""
     for item in items:
         file = item.nodeid.partition("::")[0]
+        if item.get_closest_marker("long"):
+            assert _has_long(item.path), f"{file}: make test-stack looks for pytest.mark.long there"
         if file.startswith("tests/stack/"):
             for fixture in _STACKS.keys() & set(getattr(item, "fixturenames", ())):
                 wrong = f"{file} shares the stack of '{fixture}': name it in {__file__}"
@@ -298,7 +321,7 @@ def tiny_bundle(
 ) -> Path:
     """The classifier's bundle for ONNX Runtime."""
     from tests.kept_graphs import conversions_of
-    from transformer_serving.desk.convert import ConvertRequest, convert
+    from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 
     target = tmp_path_factory.mktemp("bundles") / "tiny"
     request = ConvertRequest(

@@ -6,8 +6,8 @@ import asyncio
 import sys
 
 from preprocess import first_call
-from preprocess.admission import Admission
 from preprocess.generation.figures import TextFigures, tell_streams_limit
+from preprocess.queue.admission import Admission
 from preprocess.stats import STAGES, EndpointFigures
 from tests.gateway.played_host import Processor, host_of
 from transformer_serving.contract.worker.durations import OK

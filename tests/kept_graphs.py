@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_serving.desk import convert, workshop
+from transformer_serving.desk.conversion import encoder, workshop
 from transformer_serving.desk.export import onnx
 from transformer_serving.desk.export.onnx import ExportedGraph
 from transformer_serving.desk.source.model import ModelSource
@@ -50,7 +50,7 @@ def conversions_of(kept: KeptGraphs) -> Iterator[None]:
     """What is converted here takes its graph of the kept ones."""
     with pytest.MonkeyPatch.context() as patched:
         # Not of the workshop itself, of which a kept one is made.
-        patched.setattr(convert, "onnx_graph", kept.graph)
+        patched.setattr(encoder, "onnx_graph", kept.graph)
         yield
 
 

@@ -21,6 +21,7 @@ PACKAGES = {
 TOOLS = ("bash", "cat", "dirname", "env", "mkdir", "tail")
 MAKE = """#!/bin/sh
 echo "made $*"
+case " $HANGING " in *" $1 "*) sleep 90 ;; esac
 case " $FAILING " in *" $1 "*) exit 1 ;; esac
 """
 PARTS = ("test-stack", "test-compose", "test-clients")
@@ -28,7 +29,7 @@ PARTS = ("test-stack", "test-compose", "test-clients")
 
 def run(
     folder: Path, minutes: int, failing: str = "", *, installed: Sequence[str] = INSTALLED,
-    path: str = os.environ["PATH"], kept: Sequence[int] = (),
+    path: str = os.environ["PATH"], kept: Sequence[int] = (), hanging: str = "",
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """As if so many minutes had gone before it began."""
     programs = folder / "bin"
@@ -38,7 +39,10 @@ def run(
         (programs / name).chmod(0o755)
     (folder / ".ci").mkdir()
     copy = shutil.copy(RUN, folder / ".ci" / "run")
-    told = {"PATH": f"{programs}:{path}", "SECONDS": str(60 * minutes), "FAILING": failing}
+    told = {
+        "PATH": f"{programs}:{path}", "SECONDS": str(60 * minutes), "FAILING": failing,
+        "HANGING": hanging,
+    }  # fmt: skip
     return subprocess.run(
         [copy], capture_output=True, text=True, check=False, timeout=120, env=os.environ | told,
         pass_fds=kept,
@@ -87,6 +91,16 @@ def test_images_that_are_not_done_end_with_the_run(tmp_path: Path) -> None:
         os.close(held)
         assert done.returncode == 1, done.stdout
         # At its end, that is, when no process holds the other side.
+        assert select.select([pipe], [], [], 60)[0]
+
+
+def test_clients_that_are_not_done_end_with_the_run(tmp_path: Path) -> None:
+    """The containers fail meanwhile."""
+    end, held = os.pipe()
+    with open(end, "rb") as pipe:
+        done = run(tmp_path, 0, "test-compose test-failed", kept=[held], hanging="test-clients")
+        os.close(held)
+        assert done.returncode == 1, done.stdout
         assert select.select([pipe], [], [], 60)[0]
 
 

@@ -15,13 +15,13 @@ import yaml
 from click.testing import CliRunner
 
 from tests.compose.stock import stock_file
-from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.gate.release import kit_version
-from transformer_serving.contract.polls import SERVING_POLL
+from transformer_serving.contract.settings import preprocess as preprocess_settings
+from transformer_serving.contract.settings.polls import SERVING_POLL
+from transformer_serving.contract.settings.stop import STOP_SECONDS
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
-from transformer_serving.contract.stop import STOP_SECONDS
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.__main__ import (
     EXAMPLE,

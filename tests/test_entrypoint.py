@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.chart import CLEARML, chart, one, rendered
+from tests.kubernetes.chart import CLEARML, LOCAL, chart, one, rendered
 from tests.kubernetes.test_official_chart import values as official_values
 from tests.loaded_file import loaded_file
 from tests.proxies import proxy_of_the_environment
+from tests.test_compose_files import service
+from transformer_serving.contract.worker.tracing import ENDPOINTS
 
 SCRIPT = Path(__file__).parent.parent / "docker" / "entrypoint.py"
 REQUIRED = "CLEARML_API_HOST"
@@ -192,14 +194,18 @@ except (urllib.error.URLError, OSError):
 
 
 def past_the_proxy(
-    patch: pytest.MonkeyPatch, address: str, environment: dict[str, str] | None = None
+    patch: pytest.MonkeyPatch,
+    address: str,
+    environment: dict[str, str] | None = None,
+    program: str = ASKS,
 ) -> bool:
     """Whether the program asks for that address without the proxy that its container was given."""
     with proxy_of_the_environment(patch) as came:
         given = os.environ | {"ASKED": address} | (environment or {})
         subprocess.run(
-            [sys.executable, SCRIPT, sys.executable, "-c", ASKS], env=given, check=True, timeout=60
-        )
+            [sys.executable, SCRIPT, sys.executable, "-c", program], env=given, check=True,
+            timeout=60,
+        )  # fmt: skip
         return not came
 
 
@@ -210,9 +216,77 @@ def test_the_control_plane_is_not_asked_for_by_a_proxy(monkeypatch: pytest.Monke
     assert not past_the_proxy(monkeypatch, "http://api.invalid")
     own = {"CLEARML_API_HOST": "http://demo-control-plane:8008"}
     assert past_the_proxy(monkeypatch, own["CLEARML_API_HOST"], own)
-    for service in ("http://api.clearml.svc:8008", "http://api.clearml.svc.cluster.local:8008"):
-        assert past_the_proxy(monkeypatch, service, POD)
-        assert not past_the_proxy(monkeypatch, service)
+    for name in ("http://api.clearml.svc:8008", "http://api.clearml.svc.cluster.local:8008"):
+        assert past_the_proxy(monkeypatch, name, POD)
+        assert not past_the_proxy(monkeypatch, name)
+
+
+# clearml-serving's own client, which goes by the proxies of the environment.
+CALLS = """
+import grpc, os
+try:
+    grpc.insecure_channel(os.environ["ASKED"]).unary_unary("/a/b")(b"", timeout=20)
+except grpc.RpcError:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["CLEARML_DEFAULT_TRITON_GRPC_ADDR", "TRANSFORMER_SERVING_TRITON_GRPC"]
+)
+def test_a_triton_of_this_network_is_not_called_by_a_proxy(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not past_the_proxy(monkeypatch, "triton:8001", program=CALLS)
+    own = {name: "triton-0:8001, triton:8001"}
+    assert past_the_proxy(monkeypatch, "triton:8001", own, program=CALLS)
+
+
+# With a scheme or a port: what else has no dot is a word.
+ADDRESS = re.compile(r"(?:\w+://([a-z][a-z0-9-]*)\b(?:[:/].*)?|([a-z][a-z0-9-]*):\d+)")
+
+
+def short_names(environment: dict[str, str]) -> set[str]:
+    parts = [part.strip() for value in environment.values() for part in value.split(",")]
+    return {found[1] or found[2] for part in parts if (found := ADDRESS.fullmatch(part))}
+
+
+def of_compose(part: str) -> dict[str, str]:
+    """Where nobody sets a variable."""
+    given = service("compose.yaml", part)["environment"]
+    return {
+        name: re.sub(r"\$\{\w+:([-+])([^}]*)\}", lambda m: m[2] if m[1] == "-" else "", str(value))
+        for name, value in given.items()
+    }
+
+
+def of_the_chart(part: str) -> dict[str, str]:
+    return {**one(rendered(LOCAL), "ConfigMap", f"demo-{part}")["data"], **POD}
+
+
+@pytest.mark.parametrize("given", [of_compose, of_the_chart])
+def test_no_name_that_a_container_is_given_is_a_proxys_to_know(given: Any) -> None:
+    found = set()
+    for part in ("inference", "triton"):
+        environment = given(part) | {"HTTP_PROXY": "http://proxy.example:3128"}
+        names = short_names(environment)
+        script().leave_out_proxies(environment)
+        assert names <= set(environment["no_proxy"].split(",")), part
+        found |= names
+    own = {"demo-control-plane", "demo-triton", "demo-inference"}
+    assert found == (own if given is of_the_chart else {"control-plane", "triton"})
+
+
+def test_the_collector_is_asked_by_either_variable() -> None:
+    assert set(ENDPOINTS) <= set(script().ASKED)
+
+
+def test_the_short_names_of_a_list_of_addresses() -> None:
+    assert [
+        script().short_name(address)
+        for address in ("triton:8001", " http://triton:8000 ", "unix:/run/triton", "a.example:1",
+                        "10.0.0.1:8001", "[::1]:8001", "localhost", "http://[broken", "")
+    ] == ["triton", "triton", None, None, None, None, "localhost", None, None]  # fmt: skip
 
 
 def test_what_the_user_leaves_out_of_the_proxy_stays_left_out() -> None:

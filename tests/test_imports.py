@@ -142,5 +142,5 @@ def test_no_room_of_the_desk_is_imported_by_what_it_imports() -> None:
         others = {one.removeprefix(desk).split(".")[0] for one in wanted if one.startswith(desk)}
         if name.startswith(desk):
             rooms.setdefault(room, set()).update(others - {room})
-    assert "parity" in rooms["convert"]
+    assert "parity" in rooms["conversion"]
     TopologicalSorter(rooms).prepare()

@@ -19,13 +19,13 @@ from tests.continuations import PRECISIONS, reports
 from tests.language_models import FAMILIES, POSITIONS, WINDOW, save_language_model
 from transformer_serving.contract.generation import Options
 from transformer_serving.contract.heads import GENERATION
-from transformer_serving.desk import language_model
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.language_model import open_language_model_engine
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.bundle.writer import renew_bundle
-from transformer_serving.desk.convert import Converted, ConvertRequest, convert
+from transformer_serving.desk.conversion import language_model
+from transformer_serving.desk.conversion.encoder import Converted, ConvertRequest, convert
 from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.export import language_model as exporter
 from transformer_serving.desk.failure import ConversionRefused

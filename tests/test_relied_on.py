@@ -242,7 +242,7 @@ RELIED_ON = (
     Relied(
         "torch", "torch/nn/attention/varlen.py", "",
         "varlen_attn(query,key,value,cu_seq_q,cu_seq_k,max_q,max_k)",
-        "engine/backends/packed_operators.py: attention without padding, which torch calls a beta",
+        "engine/backends/packed/operators.py: attention without padding, which torch calls a beta",
     ),
     Relied(
         "openvino", "openvino/tools/ovc/telemetry_utils.py", "",
@@ -300,6 +300,16 @@ RELIED_ON = (
         "clearml", "clearml/utilities/pyhocon/config_parser.py", "ConfigFactory",
         "parse_file parse_URL",
         "contract/worker/parsed_sections.py: what an include would read",
+    ),
+    Relied(
+        "clearml", "clearml/utilities/pyhocon/config_parser.py", "ConfigFactory",
+        "parse_string(content,basedir,resolve,unresolved_value)",
+        "contract/worker/sdk_defaults.py: the SDK's defaults without their comments",
+    ),
+    Relied(
+        "clearml", "clearml/backend_config/config.py", "Config",
+        "_read_single_file(file_path,verbose)",
+        "contract/worker/sdk_defaults.py: the SDK's defaults without their comments",
     ),
     Relied(
         "clearml", "clearml/utilities/dicts.py", "",

@@ -16,12 +16,13 @@ from tokenizers import Tokenizer
 from preprocess.generation.detokenizer import BROKEN
 from tests.language_models import save_language_model
 from transformer_serving.contract.heads import GENERATION
-from transformer_serving.contract.vllm import INPUTS, OUTPUTS
+from transformer_serving.contract.vllm.tensors import INPUTS, OUTPUTS
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.bundle.writer import renew_bundle
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.convert import Converted, ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import Converted, ConvertRequest, convert
+from transformer_serving.desk.conversion.vllm_model import NotRun
 from transformer_serving.desk.deploy.endpoint import deploy
 from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.deploy.target import DeployTarget
@@ -32,7 +33,6 @@ from transformer_serving.desk.local.record import Ports, StackRecord
 from transformer_serving.desk.parity.continuations import TOLERANCES, Reference
 from transformer_serving.desk.parity.golden_continuation import golden_continuations, surest
 from transformer_serving.desk.source.language_model import open_language_model
-from transformer_serving.desk.vllm_model import NotRun
 from transformer_serving.engine.model_config import from_text
 from transformer_serving.engine.proof.greedy_set import GreedySet, GreedyTolerance, read_greedy_set
 

@@ -206,21 +206,23 @@ def _figure(found: Found, key: str) -> str:
 
 
 def _overload(found: Found | None) -> str:
+    """Of an earlier commit it says neither the model nor the sender's share without overload."""
     if not found:
         return ""
     rows = [
         [
             row["deadline"], f"{row['capacity']:.0f}", f"{row['offered']:.0f}",
             f"{row['least']:.2f}", "-" if row["p99"] is None else f"{row['p99']:.0f}",
-            _figure(row, "after_ms"), f"{row['calm_generator_cpu']:.2f}",
-            f"{row['generator_cpu']:.2f}",
+            _figure(row, "after_ms"),
+            *(f"{row[key]:.2f}" if key in row else "-"
+              for key in ("calm_generator_cpu", "generator_cpu")),
         ]
         for row in found["rows"]
     ]  # fmt: skip
     head = ["deadline", "capacity, texts/s", "offered", "least of it answered", "p99 ms",
             "alone after it, ms", "sender at capacity, of a core", "in overload"]  # fmt: skip
-    what = f"{found['model']}, {found['text']} a request{_of_workers(found)}"
-    shown = f"Overload, engine torch before {what}:\n\n{table(head, rows)}"
+    what = f" before {found['model']}, {found['text']} a request" if "model" in found else ""
+    shown = f"Overload, engine torch{what}{_of_workers(found)}:\n\n{table(head, rows)}"
     return shown + _remarks("overload", found)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.servers.site import BUILD
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.demo.kept import Recipe, bring_up_to_date
 from transformer_serving.desk.step_report import StepReport
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.demo import (
     CLASSIFIER,
     encoder_folder,

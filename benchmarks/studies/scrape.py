@@ -58,7 +58,7 @@ def _keep(endpoints: int) -> list[str]:
     """Count as a worker does after some requests to each endpoint; their names."""
     import prometheus_client as prometheus
 
-    from preprocess.admission import Admission
+    from preprocess.queue.admission import Admission
     from preprocess.stats import STAGES, EndpointFigures
     from transformer_serving.contract.worker.durations import Durations
     from transformer_serving.gateway.figures.metrics import Metrics

@@ -10,7 +10,7 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 
-from transformer_serving.contract.triton_addresses import is_unix, parts_of
+from transformer_serving.contract.settings.triton_addresses import is_unix, parts_of
 
 
 def is_fixed(address: str) -> bool:

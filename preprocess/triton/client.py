@@ -33,7 +33,7 @@ from preprocess.triton.running import RunningCalls
 from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError, too_late
-from transformer_serving.contract.triton_addresses import read_addresses
+from transformer_serving.contract.settings.triton_addresses import read_addresses
 
 _FORGOTTEN_AFTER_S = 60.0
 _RESOLVE_EVERY_S = 5.0

@@ -20,7 +20,7 @@ from preprocess.triton.errors import AwayError, error_of
 from preprocess.triton.handed_on import handed_on
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.triton_addresses import is_unix, parts_of
+from transformer_serving.contract.settings.triton_addresses import is_unix, parts_of
 
 _CONNECT_S = 2.0
 _IDLE_CONNECTIONS = 64

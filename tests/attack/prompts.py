@@ -21,7 +21,7 @@ from tests.attack.seen import Seen, counted
 from tests.language_models import POSITIONS, save_language_model
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.desk.bundle.signing import sign_bundle
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.export.endpoint_json import LIMITS
 
 NAME = "writer"

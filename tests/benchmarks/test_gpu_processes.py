@@ -203,7 +203,7 @@ def test_named_steps_have_processes_of_their_own(
 def test_figures_and_pages_are_no_change_of_what_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("benchmarks/results/gpu/machine.json", "docs/gpu.md", "preprocess/pace.py")
+    names = ("benchmarks/results/gpu/machine.json", "docs/gpu.md", "preprocess/queue/pace.py")
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("before")

@@ -347,6 +347,23 @@ def test_the_page_says_which_parts_end_a_crowds_load() -> None:
     assert "the sender, one thread at 60 µs: 16667, 0.25 of it" in page
 
 
+def test_the_page_shows_overload_that_an_earlier_commit_has_stored() -> None:
+    row = {"deadline": "none", "capacity": 850.0, "offered": 3400.0, "least": 0.94, "p99": 210.4,
+           "after_ms": 9.0, "generator_cpu": 0.31}  # fmt: skip
+    before = stored("overload-torch", {"rows": [row]})
+    now = {"model": "MiniLM", "text": "one short text", "workers": 4,
+           "rows": [{**row, "calm_generator_cpu": 0.12}]}  # fmt: skip
+    pages = [
+        gpu_page.text([found], ["overload-torch"])
+        for found in (before, stored("overload-torch", now))
+    ]
+    assert "\n\nOverload, engine torch:\n\n" in pages[0]
+    assert "| none | 850 | 3400 | 0.94 | 210 | 9.0 | - | 0.31 |" in pages[0]
+    one = "Overload, engine torch before MiniLM, one short text a request, 4 gateway workers:"
+    assert f"\n\n{one}\n\n" in pages[1]
+    assert "| none | 850 | 3400 | 0.94 | 210 | 9.0 | 0.12 | 0.31 |" in pages[1]
+
+
 def test_the_page_says_which_model_is_the_large_one() -> None:
     parity = {"model": "large", "engine": "torch", "precision": "bf16", "difference": 0.001,
               "tolerance": 0.03, "cosine": None}  # fmt: skip

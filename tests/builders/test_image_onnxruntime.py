@@ -21,7 +21,7 @@ from transformer_serving.contract.gate.onnx_limits import highest
 from transformer_serving.desk.builders.calibration import feeds_of
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.builders.table import build_engine, open_engine
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.demo import encoder_folder
 from transformer_serving.desk.versions.lock import read_lock
 

@@ -29,7 +29,7 @@ from transformer_serving.desk.builders.quantization import (
 )
 from transformer_serving.desk.builders.table import build_engine, choose_precision, open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.failure import ConversionRefused
 
 Feed = Mapping[str, np.ndarray]

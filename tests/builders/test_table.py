@@ -13,7 +13,7 @@ from transformer_serving.contract import manifest
 from transformer_serving.contract.gate.file_names import FILE_NAMES
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.builders.table import ENGINES, choose_precision, ladder_of
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.engine.bundle_config import ENGINE_BACKENDS
 from transformer_serving.engine.model_config import from_text

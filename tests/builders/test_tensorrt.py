@@ -26,7 +26,7 @@ from transformer_serving.desk.builders.tensorrt import (
     timing_cache_file,
 )
 from transformer_serving.desk.builders.tensorrt_run import fitting_profile, open_plan
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.export.endpoint_json import LIMITS
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.versions.lock import read_lock

@@ -15,7 +15,7 @@ from tests.engine.torch_models import export_small
 from tests.tiny_models import save_classifier
 from transformer_serving.desk.builders.table import build_engine, choose_precision, open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.engine.model_config import from_text
 
@@ -48,7 +48,7 @@ def test_a_bundle_is_made_without_onnx(
     def never(*_: object) -> None:
         raise AssertionError("the model was exported as ONNX")
 
-    monkeypatch.setattr("transformer_serving.desk.workshop.export_onnx", never)
+    monkeypatch.setattr("transformer_serving.desk.conversion.workshop.export_onnx", never)
     request = ConvertRequest(
         str(model), engine="torch", precision=precision, buckets=(8, 16), batch=(1, 2, 4)
     )

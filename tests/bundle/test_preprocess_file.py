@@ -106,7 +106,7 @@ def test_old_and_new_code_let_in_together(write: Any) -> None:
     package, other = (type(one).__mro__[1].__module__.rpartition(".")[0] for one in loaded)
     assert package != other
     old, new = (sys.modules[f"{name}.engine"].admission(1000, 2.0) for name in (package, other))
-    share, others = (sys.modules[f"{name}.admission"].Share() for name in (package, other))
+    share, others = (sys.modules[f"{name}.queue.admission"].Share() for name in (package, other))
     shares = (share, type(share)())
     taken = [old.enter(one, 600, 0.0) for one in shares]
     assert new.tokens == 1200

@@ -30,7 +30,7 @@ from transformer_serving.desk.bundle.writer import (
     write_bundle,
 )
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.convert import STEPS, Converted, ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import STEPS, Converted, ConvertRequest, convert
 from transformer_serving.desk.deploy.plain_triton import write_repository
 from transformer_serving.desk.deploy.registry import registry_folder
 from transformer_serving.desk.failure import ConversionRefused, Failure

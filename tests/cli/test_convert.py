@@ -421,7 +421,7 @@ def test_a_conversion_that_is_ended_leaves_nothing(
         raise AssertionError("SIGTERM is left to the process")
 
     before = signal.signal(signal.SIGTERM, unheard)
-    monkeypatch.setattr("transformer_serving.desk.convert.onnx_graph", end)
+    monkeypatch.setattr("transformer_serving.desk.conversion.encoder.onnx_graph", end)
     command = ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle")]
     try:
         done = CliRunner().invoke(main, command)
@@ -434,7 +434,7 @@ def test_a_conversion_that_is_ended_leaves_nothing(
 def test_a_task_that_there_is_not_is_refused_before_the_model_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = "transformer_serving.desk.convert.open_source"
+    opened = "transformer_serving.desk.conversion.encoder.open_source"
     monkeypatch.setattr(opened, lambda *_, **__: pytest.fail("it was opened"))
     asked = ["convert", "someone/a-model", "--output", str(tmp_path / "b"), "--task", "chat"]
     done = CliRunner().invoke(main, asked)

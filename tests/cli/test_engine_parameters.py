@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from tests.language_models import POSITIONS, save_language_model
 from transformer_serving.contract.engine_parameters import OPENVINO, parameters_of
 from transformer_serving.contract.heads import GENERATION
-from transformer_serving.desk import language_model
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion import language_model
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.export.language_model import export_language_model
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.language_model import open_language_model

@@ -20,7 +20,7 @@ from tests.compose.stock import STOCK_PATH, stock_file
 from tests.doctor.test_env_file import LINES, SHELL
 from tests.loaded_file import loaded_file
 from transformer_serving.contract.gate.release import kit_version
-from transformer_serving.contract.stop import STOP_SECONDS
+from transformer_serving.contract.settings.stop import STOP_SECONDS
 from transformer_serving.desk.compose.variables import settings
 from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.engine.container_commands import KEEP_TASKS_VARIABLE, commands

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,18 @@ from tests.contract.onnx_files import PUTS, Put, field, onnx_bytes, outer_model
 from tests.contract.plans import PLANS, Plan, build, oldest
 from tests.stand_in import names, nvidia_smi
 from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.gate import server_facts as server_facts_module
 from transformer_serving.contract.gate.file_names import FILE_NAMES
 from transformer_serving.contract.gate.onnx_weights import LEADS
 from transformer_serving.contract.gate.plan import goes_forward
 from transformer_serving.contract.gate.refusals import open_manifest, refusals, require_servable
-from transformer_serving.contract.gate.server_facts import Gpu, ServerFacts, read_gpus, server_facts
+from transformer_serving.contract.gate.server_facts import (
+    Gpu,
+    ServerFacts,
+    ask_gpus,
+    read_gpus,
+    server_facts,
+)
 from transformer_serving.contract.manifest import ENGINES, Manifest
 from transformer_serving.desk.builders.table import ENGINES as TABLE, GENERATION_BACKENDS
 from transformer_serving.engine.bundle_config import ENGINE_BACKENDS, config_faults
@@ -535,3 +543,20 @@ def test_facts_are_asked_where_triton_runs(tmp_path: Path) -> None:
     nvidia_smi(tmp_path, "echo 'NVIDIA-SMI has failed'\nexit 9")
     assert read_gpus(environment) == ()
     assert read_gpus({"PATH": "/nowhere"}) == ()
+
+
+def test_an_nvidia_smi_that_nothing_ends_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a driver's call that hangs it is not gone when it is killed: here, as nothing kills it."""
+    nvidia_smi(tmp_path, "exec sleep 600")
+    held: list[subprocess.Popen[str]] = []
+    monkeypatch.setattr(server_facts_module, "_KILLED_S", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "kill", lambda process: held.append(process))
+        asked = ask_gpus({"PATH": f"{tmp_path}:/bin"}, patience_s=0.1)
+    assert (asked.gpus, asked.status) == ((), None)
+    (process,) = held
+    assert process.poll() is None
+    with process:
+        process.kill()

@@ -17,7 +17,7 @@ from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.refusals import require_servable
 from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts
 from transformer_serving.contract.manifest import Manifest
-from transformer_serving.contract.torch_program import PACKAGES, TorchProgram, read_program
+from transformer_serving.contract.torch_program.program import PACKAGES, TorchProgram, read_program
 from transformer_serving.engine.bundle_config import config_faults
 
 ROOT = Path(__file__).parent.parent.parent

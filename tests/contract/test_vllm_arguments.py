@@ -9,7 +9,7 @@ import pytest
 
 from transformer_serving.contract.engine_parameters import VLLM, check_parameters
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.vllm_arguments import arguments_of, check_arguments, filled_in
+from transformer_serving.contract.vllm.arguments import arguments_of, check_arguments, filled_in
 
 GIVEN = {
     "gpu_memory_utilization": "0.9",

@@ -13,7 +13,7 @@ from tests.contract.test_gate import first, said
 from transformer_serving.contract.gate.refusals import require_servable
 from transformer_serving.contract.gate.server_facts import ServerFacts, server_facts
 from transformer_serving.contract.manifest import Manifest
-from transformer_serving.contract.vllm_arguments import arguments_of
+from transformer_serving.contract.vllm.arguments import arguments_of
 from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.engine.bundle_config import config_faults
 

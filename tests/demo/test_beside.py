@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.tiny_models import save_classifier
-from transformer_serving.desk.convert import STEPS, ConvertRequest
+from transformer_serving.desk.conversion.encoder import STEPS, ConvertRequest
 from transformer_serving.desk.demo.beside import conversion, made
 from transformer_serving.desk.failure import ConversionRefused, Failure
 

@@ -64,11 +64,13 @@ def test_a_missing_encoder_package_says_how_to_get_it(monkeypatch: pytest.Monkey
 
 def test_whatever_convert_makes_an_engine_with_is_hashed() -> None:
     desk = Path(demo.__file__).parent.parent
-    source = (desk / "convert.py").read_text("utf-8") + (desk / "workshop.py").read_text("utf-8")
-    rooms = set(re.findall(r"^from transformer_serving\.desk\.(\w+)", source, re.MULTILINE))
-    hashed = {name.removesuffix(".py") for name in demo._CONVERTING}
+    files = [desk / "conversion" / name for name in ("encoder.py", "workshop.py")]
+    source = "".join(file.read_text("utf-8") for file in files)
+    named = r"^from transformer_serving\.desk\.(conversion\.\w+|\w+)"
+    rooms = set(re.findall(named, source, re.MULTILINE))
+    hashed = {name.removesuffix(".py").replace("/", ".") for name in demo._CONVERTING}
     # A bundle has a version of its own, a failure and a folder's place make nothing, what is
     # lacking tells of it, and the last two are of language models alone.
-    others = {"bundle", "convert_packages", "failure", "folder_replacement", "language_model"}
-    others |= {"vllm_model"}
+    others = {"bundle", "convert_packages", "failure", "folder_replacement"}
+    others |= {"conversion.language_model", "conversion.vllm_model"}
     assert rooms - hashed == others

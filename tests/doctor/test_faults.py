@@ -20,11 +20,12 @@ import pytest
 
 from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
-from tests.doctor.conftest import PIN, READY, Scene, answering
+from tests.doctor.conftest import PIN, READY, ROOT, Scene, answering
 from tests.gateway.certificates import Authority
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.compose.variables import HOST_NAME
-from transformer_serving.desk.doctor.containers import check_variables
+from transformer_serving.desk.doctor import containers
+from transformer_serving.desk.doctor.containers import PROBE, check_variables
 from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING, Finding
 from transformer_serving.desk.doctor.machine import check_disk, check_libpython, check_ports
 from transformer_serving.desk.doctor.subject import Subject
@@ -305,6 +306,34 @@ def test_12_a_file_server_whose_authority_the_containers_do_not_know(
     assert "REQUESTS_CA_BUNDLE and SSL_CERT_FILE" in said
     assert "localhost" not in said
     assert trusting == {}
+
+
+def test_12_a_container_is_asked_past_the_proxy_as_its_program_asks(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its entrypoint, which tells the program alone: here one that is beside it, one not, and
+    those of other versions."""
+
+    def unreachable(subject: Subject, entrypoint: str) -> set[str]:
+        probe = PROBE.replace(containers.ENTRYPOINT, entrypoint)
+        monkeypatch.setattr(containers, "PROBE", probe)
+        found = containers.check_containers(subject)
+        return {row.why.split(" is not")[0] for row in found if row.status == FAILURE}
+
+    ours, none = str(ROOT / "docker" / "entrypoint.py"), "/nowhere"
+    dead = having(scene, http_proxy="http://127.0.0.1:9")
+    assert unreachable(dead, ours) == set()
+    without = unreachable(dead, none)
+    assert "demo-inference-1: CLEARML_API_HOST" in without
+    other = tmp_path / "other_entrypoint.py"
+    for text in ("", "def leave_out_proxies(environment, more): ...\n"):
+        other.write_text(text)
+        assert unreachable(dead, str(other)) == without
+    scene.docker(files="http://127.0.0.1:9")
+    with answering(lambda path: (403, b"none of our sites", {})) as proxy:
+        refusing = having(scene, http_proxy=proxy)
+        assert unreachable(refusing, none) == set()
+        assert unreachable(refusing, ours) == {"demo-inference-2: CLEARML_FILES_HOST"}
 
 
 def test_13_a_clock_an_hour_off(scene: Scene) -> None:

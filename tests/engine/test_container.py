@@ -17,11 +17,11 @@ import pytest
 
 from tests.engine.test_first_loads import ONE, record, state
 from tests.small_disk import fill, small_disk
-from transformer_serving.contract.polls import SERVING_POLL, TRITON_POLL
+from transformer_serving.contract.settings.polls import SERVING_POLL, TRITON_POLL
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.engine import container
 from transformer_serving.engine.container import Container
-from transformer_serving.engine.container_commands import GRACE_VARIABLE, commands
+from transformer_serving.engine.container_commands import GRACE_VARIABLE, commands, end_seconds
 from transformer_serving.engine.controller.first_loads import awaited
 from transformer_serving.engine.controller.records import FailedChange, Kind
 from transformer_serving.engine.controller.state import StateFile
@@ -85,12 +85,15 @@ def test_either_is_started_again_and_sigterm_ends_both(
     stopping.join()
 
 
+@pytest.mark.parametrize("is_first", [False, True], ids=["later", "first"])
 def test_a_controller_that_hangs_is_killed_and_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
+    """Also in a volume that is new, before it has written anything."""
     monkeypatch.setattr(container, "_CONTROLLER_PAUSE_S", 0.0)
     controllers = tmp_path / "controllers"
-    StateFile(tmp_path / "controller.json").publish(state(ONE, models=("a",)))
+    if not is_first:
+        StateFile(tmp_path / "controller.json").publish(state(ONE, models=("a",)))
 
     def stop() -> None:
         wait_for_three_lines(controllers)
@@ -102,6 +105,52 @@ def test_a_controller_that_hangs_is_killed_and_started_again(
     hangs = shell(f"echo x >> {controllers}; {third}; kill -STOP $$")
     assert Container(shell("exec sleep 600"), hangs, tmp_path, silence_s=0.1).run() == 0
     stopping.join()
+
+
+# A child that heeds no SIGTERM, nor what it becomes; it has said so once that is so.
+DEAF = "trap '' TERM; echo x >> {told}; exec sleep 600"
+
+
+def test_what_does_not_end_when_it_is_told_is_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a line in the container has ended its first process, nobody else kills the rest."""
+    monkeypatch.setattr(container, "_KILLED_S", float(BOUND_S))
+    told = (tmp_path / "triton", tmp_path / "controller")
+
+    def stop() -> None:
+        deadline = time.monotonic() + BOUND_S
+        while not all(path.exists() for path in told):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    triton, controller = (shell(DEAF.format(told=path)) for path in told)
+    running = Container(triton, controller, tmp_path, end_s=0.1)
+    assert running.run() == 0
+    stopping.join()
+    killed = [record.args[0] for record in caplog.records if "killed" in record.msg]  # type: ignore[index]
+    assert killed == ["the controller", "tritonserver"]
+    children: tuple[Any, ...] = (running._triton, running._controller)
+    assert [child.ended() for child in children] == [-signal.SIGKILL] * 2
+
+
+def test_what_the_kernel_holds_is_waited_for_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process in a driver's call is not gone when it is killed: here, as nothing kills it."""
+    monkeypatch.setattr(container, "_KILLED_S", 0.0)
+    child = container._Child(shell("exec sleep 600"), None)
+    child.start()
+    process: Any = child._process
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "kill", lambda: None)
+        child.kill()
+        assert child.ended() is None
+    child.kill()
+    assert process.wait(BOUND_S) == -signal.SIGKILL
 
 
 def test_a_controller_is_silent_only_while_it_could_have_beaten(tmp_path: Path) -> None:
@@ -176,6 +225,14 @@ def test_a_new_start_says_nothing_of_the_one_before(tmp_path: Path) -> None:
     assert after.failures() == {("a", "f"): failed}
 
 
+def test_a_first_start_has_no_beat_before_its_controllers(tmp_path: Path) -> None:
+    path, seen = tmp_path / "controller.json", tmp_path / "seen.json"
+    Container(shell(f"cp -p {path} {seen}; exit 3"), shell("exec sleep 600"), tmp_path).run()
+    with pytest.raises(KeyError):
+        awaited(json.loads(seen.read_text()))
+    assert seen.stat().st_mtime == 0
+
+
 def test_the_shared_memory_of_the_container_before_is_gone_before_a_start(tmp_path: Path) -> None:
     """A pod's outlives its containers."""
     left = FOLDER / f"{area_prefix(tmp_path / 'models')}left"
@@ -183,7 +240,7 @@ def test_the_shared_memory_of_the_container_before_is_gone_before_a_start(tmp_pa
     for area in (left, of_another):
         area.touch()
     try:
-        running = Container(shell(f"test ! -e {left} && exit 3"), shell("sleep 600"), tmp_path)
+        running = Container(shell(f"test ! -e {left} && exit 3"), shell("exec sleep 600"), tmp_path)
         assert running.run() == 3
         assert of_another.exists()
     finally:
@@ -334,6 +391,7 @@ def test_keys_that_are_none_end_the_container_with_what_is_wrong(
 
 def test_triton_ends_before_its_container_is_killed(tmp_path: Path) -> None:
     longer = {"TRANSFORMER_SERVING_TRITON_EXIT_SECONDS": "600"}
+    assert (end_seconds({}), end_seconds(longer)) == (30, 620)
     # A pod's grace is computed by the chart.
     assert "--exit-timeout-secs=600" in commands(longer, tmp_path, "secret")[0]
     longer["TRANSFORMER_SERVING_STOP_SECONDS"] = "620"

@@ -17,7 +17,7 @@ from tests.engine.triton_server import TritonServer
 from tests.families import save_model
 from transformer_serving.contract.golden import agrees
 from transformer_serving.desk.bundle.folder import Bundle
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.engine.model_config import from_text, to_text, with_versions
 
 # XLM-R's own vocabulary.

@@ -20,7 +20,7 @@ from transformer_serving.contract.manifest import entry_of, read_manifest
 from transformer_serving.desk.builders.table import GENERATION_BACKENDS
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.triton_config import triton_tensors
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.deploy.model_add import NUMPY_DTYPES
 from transformer_serving.engine.endpoint_config import EndpointFields, TensorFields
 from transformer_serving.engine.orphans import server_of

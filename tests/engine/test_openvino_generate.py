@@ -30,8 +30,8 @@ from transformer_serving.contract.generation import Finish, Sampling
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.language_model import build_language_model
 from transformer_serving.desk.bundle.triton_config import config_text
+from transformer_serving.desk.conversion.language_model import endpoint_of
 from transformer_serving.desk.export.language_model import export_language_model
-from transformer_serving.desk.language_model import endpoint_of
 from transformer_serving.desk.source.language_model import (
     LanguageModelSource,
     open_language_model,

@@ -16,7 +16,6 @@ from tests.families import save_model
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.desk.export.program import Traceable, export_program, write_program
 from transformer_serving.desk.source.model import open_source
-from transformer_serving.engine.backends import torch_packed
 from transformer_serving.engine.backends.exported_program import (
     Call,
     LoadedProgram,
@@ -24,10 +23,8 @@ from transformer_serving.engine.backends.exported_program import (
     load_program,
 )
 from transformer_serving.engine.backends.grouping import MASK
-from transformer_serving.engine.backends.packed_graph import PackedGraph, Unpackable, pack
-from transformer_serving.engine.backends.packed_operators import of_text, text_by_text
-from transformer_serving.engine.backends.packed_texts import Row
-from transformer_serving.engine.backends.torch_packed import (
+from transformer_serving.engine.backends.packed import calls as packed_calls
+from transformer_serving.engine.backends.packed.calls import (
     FAR,
     PackedCalls,
     computed,
@@ -35,6 +32,9 @@ from transformer_serving.engine.backends.torch_packed import (
     of_row,
     open_packed,
 )
+from transformer_serving.engine.backends.packed.graph import PackedGraph, Unpackable, pack
+from transformer_serving.engine.backends.packed.operators import of_text, text_by_text
+from transformer_serving.engine.backends.packed.texts import Row
 from transformer_serving.engine.backends.torch_runtime import CpuCalls
 
 # Of each: what gives a vector of a text, and what one of each token; positions that are counted,
@@ -423,8 +423,8 @@ def test_what_a_gpu_loads_is_asked_before_it_serves(
             return value * torch.nan
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale)
 
-    monkeypatch.setattr(torch_packed, "GpuRows", RowsOnCpu)
-    monkeypatch.setattr(torch_packed, "varlen", text_by_text if attention == "right" else wrong)
+    monkeypatch.setattr(packed_calls, "GpuRows", RowsOnCpu)
+    monkeypatch.setattr(packed_calls, "varlen", text_by_text if attention == "right" else wrong)
     loaded = load_program(lowered)
     calls, reason = open_packed(lowered, loaded, None, CpuCalls(loaded))  # type: ignore[arg-type]
     if attention == "right":

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from transformer_serving.engine.backends import usual_shapes
 from transformer_serving.engine.backends.exported_program import Call, Outputs
-from transformer_serving.engine.backends.packed_texts import (
+from transformer_serving.engine.backends.packed.calls import PackedCalls, record
+from transformer_serving.engine.backends.packed.texts import (
     BLOCK,
     SIZES,
     TEXTS,
@@ -23,7 +24,6 @@ from transformer_serving.engine.backends.packed_texts import (
     size_of,
     texts_of,
 )
-from transformer_serving.engine.backends.torch_packed import PackedCalls, record
 
 lengths = st.lists(st.integers(1, 300), min_size=1, max_size=80)
 

@@ -8,6 +8,8 @@ import os
 import socket
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,22 @@ import pytest
 
 from tests.engine.serving import ListedEndpoints, write_bundle
 from tests.stand_in import names, nvidia_smi
-from transformer_serving.contract.gate.server_facts import Gpu
+from transformer_serving.contract.gate.server_facts import NO_DEVICE, Gpu
 from transformer_serving.engine.controller.figures import Figure, TritonFigures, read_figures
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.metrics_server import parse_address, serve_metrics
-from transformer_serving.engine.controller.proving import proofs as kept, refusal_line as lines
+from transformer_serving.engine.controller.proving import (
+    gpus as gpus_module,
+    proofs as kept,
+    refusal_line as lines,
+)
+from transformer_serving.engine.controller.proving.gpus import UNKNOWN, Gpus
 from transformer_serving.engine.controller.proving.machine import Machine, read_machine
 from transformer_serving.engine.controller.proving.proofs import Passed, Proofs
 from transformer_serving.engine.controller.proving.prover import subject_of
 from transformer_serving.engine.controller.records import Kind
 from transformer_serving.engine.controller.status import EndpointStatus
+from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.model_config import ModelConfig, from_text
 
 MACHINE = Machine(
@@ -71,21 +79,120 @@ def test_this_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert ("ONEDNN_MAX_CPU_ISA", "AVX2") in read_machine("2.51.0", tmp_path).switches
 
 
+A10 = Gpu("NVIDIA A10", "560.35.03", "8.6")
+FAILS = "echo 'Unable to determine the device handle' >&2\nexit 255"
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Writes the nvidia-smi that is found."""
+    folder = tmp_path / "bin"
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return partial(nvidia_smi, folder)
+
+
+def gpus_of(proofs: Path) -> Gpus:
+    """Of a controller that has just been started over these proofs."""
+    return Gpus(Proofs(proofs))
+
+
 def test_a_machine_keeps_its_gpus_where_they_cannot_be_asked(
+    tmp_path: Path, smi: Callable[[str], Path]
+) -> None:
+    """As another machine it would prove anew all that it serves, after a restart as well."""
+    path = tmp_path / "proofs.json"
+    smi(names(A10))
+    gpus = gpus_of(path)
+    before = read_machine("2.51.0", tmp_path, gpus.read)
+    assert before.gpus == (A10,)
+    Proofs(path).add(passed(before.key("s", "torch_text")))
+    smi(FAILS)
+    assert read_machine("2.51.0", tmp_path, gpus.read) == before
+    after = read_machine("2.51.0", tmp_path, gpus_of(path).read)
+    assert Proofs(path).get(after.key("s", "torch_text")) is not None
+    # That it finds no device is no failure.
+    smi(f"exit {NO_DEVICE}")
+    assert gpus_of(path).read(os.environ) == ()
+
+
+def test_a_machine_that_had_no_gpu_may_have_one_where_nvidia_smi_fails(
+    tmp_path: Path, smi: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver was loaded later: proofs would hold for the processor."""
+    monkeypatch.setattr(gpus_module, "_PATIENCE_S", 0.0)
+    path = tmp_path / "proofs.json"
+    smi(f"exit {NO_DEVICE}")
+    assert gpus_of(path).read(os.environ) == ()
+    smi(FAILS)
+    assert gpus_of(path).read(os.environ) == (UNKNOWN,)
+
+
+def test_an_nvidia_smi_that_hangs_is_waited_for_once(
+    tmp_path: Path,
+    smi: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And for less where the GPUs are known: a Triton that crashed gets its models after that."""
+    for name, seconds in (("_SMI_S", 0.2), ("_PATIENCE_S", 0.2), ("_KNOWN_S", 0.1)):
+        monkeypatch.setattr(gpus_module, name, seconds)
+    path = tmp_path / "proofs.json"
+    smi("exec sleep 600")
+    for seconds in (0.2, 0.1):
+        assert gpus_of(path).read(os.environ) == (UNKNOWN,)
+        assert f"nvidia-smi did not answer within {seconds} s" in caplog.messages[-1]
+
+
+def test_without_nvidia_smi_a_machine_has_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the machine without a GPU it would prove anew all that it serves."""
-    a10 = Gpu("NVIDIA A10", "560.35.03", "8.6")
-    nvidia_smi(tmp_path, names(a10))
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    before = read_machine("2.51.0", tmp_path)
-    assert before.gpus == (a10,)
-    program = nvidia_smi(tmp_path, "echo 'Unable to determine the device handle' >&2\nexit 255")
-    assert read_machine("2.51.0", tmp_path, before) == before
-    assert read_machine("2.51.0", tmp_path).gpus == ()
-    program.unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert read_machine("2.51.0", tmp_path, before).gpus == ()
+    assert gpus_of(tmp_path / "proofs.json").read(os.environ) == ()
+
+
+def test_gpus_that_were_never_told_are_asked_for_again_and_then_others_than_none(
+    tmp_path: Path, smi: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "proofs.json"
+    smi(FAILS)
+    monkeypatch.setattr(gpus_module, "_PATIENCE_S", 3600.0)
+    first = gpus_of(path)
+    for _ in range(2):
+        with pytest.raises(EngineError, match=r"ended with 255: Unable .*; asked again"):
+            first.read(os.environ)
+    monkeypatch.setattr(gpus_module, "_PATIENCE_S", 0.0)
+    assert first.read(os.environ) == (UNKNOWN,)
+    # What is known to fail costs the next start no time; what is told then counts.
+    monkeypatch.setattr(gpus_module, "_PATIENCE_S", 3600.0)
+    assert gpus_of(path).read(os.environ) == (UNKNOWN,)
+    smi(names(A10))
+    assert gpus_of(path).read(os.environ) == (A10,)
+    smi(FAILS)
+    assert gpus_of(path).read(os.environ) == (A10,)
+
+
+def test_gpus_are_those_of_one_start_of_the_machine(
+    tmp_path: Path, smi: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder may have come to another one, with proofs of GPUs that this one has not."""
+    path, boot = tmp_path / "proofs.json", tmp_path / "boot_id"
+    monkeypatch.setattr(gpus_module, "_BOOT", boot)
+    monkeypatch.setattr(gpus_module, "_PATIENCE_S", 0.0)
+    boot.write_text("one\n")
+    smi(names(A10))
+    gpus_of(path).read(os.environ)
+    smi(FAILS)
+    assert gpus_of(path).read(os.environ) == (A10,)
+    boot.write_text("another\n")
+    assert gpus_of(path).read(os.environ) == (UNKNOWN,)
+    # A kernel that does not say it: of one process then.
+    boot.unlink()
+    smi(names(A10))
+    gpus = gpus_of(path)
+    gpus.read(os.environ)
+    smi(FAILS)
+    assert gpus.read(os.environ) == (A10,)
+    assert gpus_of(path).read(os.environ) == (UNKNOWN,)
 
 
 def test_a_subject_is_the_files_and_what_the_answers_depend_on(tmp_path: Path) -> None:
@@ -127,9 +234,13 @@ def test_proofs_are_kept_bounded_and_unreadable_ones_forgotten(
     values = json.loads(path.read_text())
     path.write_text(json.dumps({"passed": [row | {"later": 1} for row in values["passed"]]}))
     assert Proofs(path).get("a") == passed("a")
+    assert Proofs(path).gpus("a boot") is None
+    again.keep_gpus((A10,), "a boot")
+    assert (Proofs(path).get("a"), Proofs(path).gpus("a boot")) == (passed("a"), (A10,))
     for content in ("{", '{"passed": [{}]}', "[]"):
         path.write_text(content)
         assert Proofs(path).get("a") is None
+        assert Proofs(path).gpus("a boot") is None
 
 
 def test_a_folder_that_cannot_be_written_costs_the_next_start_a_proof(tmp_path: Path) -> None:

@@ -593,6 +593,10 @@ def test_what_is_proven_stays_so_where_the_gpus_cannot_be_asked_again(
     one.until(lambda: one.service._look.starts > starts)
     assert one.service._prover.unproven(one.service._state.records().values()) == frozenset()
     one.until(lambda: one.row("m")["ready"])
+    # So is the one that serves by the controller's next start.
+    one.restart()
+    one.until(lambda: one.row("m")["ready"] and one.service._prover.machine is not None)
+    assert one.service._prover.unproven(one.service._state.records().values()) == frozenset()
     assert one.triton.loads == [PROOF_MODEL, "m"]
 
 

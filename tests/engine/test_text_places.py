@@ -17,7 +17,7 @@ from transformer_serving.engine.backends.executor import Executor, Graph, Reques
 from transformer_serving.engine.backends.exported_program import LoadedProgram, load_program
 from transformer_serving.engine.backends.grouping import MASK, Arrays, Layout
 from transformer_serving.engine.backends.model_settings import TensorSpec
-from transformer_serving.engine.backends.text_places import places_of
+from transformer_serving.engine.backends.packed.text_places import places_of
 
 PAD = 1
 

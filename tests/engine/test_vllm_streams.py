@@ -24,7 +24,7 @@ from tests.vllm_engine import CHECK, serving_here, stand_in_triton, with_numpy_1
 from tests.vllm_engine.transformers_engine import TransformersEngine
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.desk.bundle.folder import Bundle
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.engine.controller.files.repository import Repository
 from transformer_serving.engine.controller.triton.streams import Streams
 from transformer_serving.engine.model_config import ModelConfig, from_text

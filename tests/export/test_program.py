@@ -15,8 +15,8 @@ from tests.engine.torch_models import export_small
 from tests.families import FAMILIES, save_model
 from tests.tiny_models import POSITIONS, save_classifier, save_longformer
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.torch_operators import OPERATORS
-from transformer_serving.contract.torch_program import GRAPH, WEIGHTS, read_program
+from transformer_serving.contract.torch_program.operators import OPERATORS
+from transformer_serving.contract.torch_program.program import GRAPH, WEIGHTS, read_program
 from transformer_serving.desk.export.heads import load_head
 from transformer_serving.desk.export.program import Traceable, export_program, write_program
 from transformer_serving.desk.failure import ConversionRefused

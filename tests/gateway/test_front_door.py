@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from tests.gateway.played_host import Ours, Processor, host_of
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.setting import TextSetting
+from transformer_serving.contract.settings.setting import TextSetting
 from transformer_serving.contract.worker.request_context import current_operation
 from transformer_serving.gateway import shutdown
 from transformer_serving.gateway.body import incoming as body_module

@@ -45,7 +45,7 @@ def test_one_endpoints_rows_stand_alone(tmp_path: Path) -> None:
 ALONE = """
 import sys
 from prometheus_client import Gauge
-from preprocess.admission import Admission
+from preprocess.queue.admission import Admission
 from preprocess.stats import EndpointFigures
 from transformer_serving.gateway.figures.metrics import Metrics
 from transformer_serving.gateway.figures.page import page

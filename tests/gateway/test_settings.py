@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from transformer_serving.contract.polls import SERVING_POLL
-from transformer_serving.contract.setting import Setting, TextSetting
+from transformer_serving.contract.settings.polls import SERVING_POLL
+from transformer_serving.contract.settings.setting import Setting, TextSetting
 from transformer_serving.gateway.request_id import HEADER, request_id
 from transformer_serving.gateway.server import command
 from transformer_serving.gateway.settings import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import yaml
 
 from tests.kubernetes.chart import (
-    CHART,
     CLEARML,
     LOCAL,
     NAMESPACE,
@@ -28,7 +26,7 @@ from tests.kubernetes.chart import (
 )
 from tests.test_compose_files import image_of, service
 from transformer_serving.contract.gate.release import kit_version
-from transformer_serving.contract.stop import TRITON_EXIT_SECONDS
+from transformer_serving.contract.settings.stop import TRITON_EXIT_SECONDS
 from transformer_serving.desk.local import container as control_plane
 from transformer_serving.engine.controller.files.room import STORE_BYTES_VARIABLE
 from transformer_serving.gateway.routes import ROUTES
@@ -459,16 +457,24 @@ def test_every_route_of_callers_passes_the_front_door() -> None:
 
 
 def test_the_most_paths_are_as_many_as_a_route_takes() -> None:
-    """16 rules of 8 matches, also with those that settings add."""
+    """16 rules of 8 matches, with those that settings add; an ingress takes more."""
     both = {f"TRANSFORMER_SERVING_{name}_ENDPOINT": "texts" for name in ("GENERATE", "ROOT")}
-    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
-    most = schema["properties"]["publicPaths"]["maxItems"]
-    paths = [f"/serve/{number}" for number in range(most)]
-    given = {"publicPaths": paths, "inference": {"settings": both}}
-    assert public_paths(given) == [*paths, "/generate", "/"]
+    adding = {"inference": {"settings": both}}
+    paths = [f"/serve/{number}" for number in range(128)]
     route = {"route": {"enabled": True, "parentRefs": [{"name": "public"}]}}
-    objects = rendered(CLEARML, route, given)
-    assert len(one(objects, "HTTPRoute", "demo-inference")["spec"]["rules"]) == 16
+    for given, rest in (({}, []), (adding, ["/generate", "/"])):
+        layer = {"publicPaths": paths[: 128 - len(rest)], **given}
+        assert public_paths(layer) == [*layer["publicPaths"], *rest]
+        (rules,) = (
+            each["spec"]["rules"]
+            for each in rendered(CLEARML, route, layer)
+            if each["kind"] == "HTTPRoute"
+        )
+        assert [len(each["matches"]) for each in rules] == [8] * 16
+    ingress = {"ingress": {"enabled": True, "host": "a.example"}}
+    objects = rendered(CLEARML, ingress, {"publicPaths": paths}, adding)
+    (rule,) = one(objects, "Ingress", "demo-inference")["spec"]["rules"]
+    assert len(rule["http"]["paths"]) == 130
 
 
 def test_the_root_passes_alone() -> None:

@@ -18,7 +18,7 @@ from tests.kubernetes.chart import ROOT, Manifest, merged, one
 from tests.kubernetes.test_schemas import VERSIONS, faults
 from tests.test_compose_files import image_of, service
 from transformer_serving.contract.keys import VARIABLE
-from transformer_serving.contract.stop import STOP_SECONDS
+from transformer_serving.contract.settings.stop import STOP_SECONDS
 from transformer_serving.desk.compose.variables import variables
 from transformer_serving.engine.container_commands import commands
 from transformer_serving.gateway.settings import read_settings

@@ -68,6 +68,18 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
         {**CLEARML, "inference": {"resources": {"requests": None, "limits": {"cpu": "0m"}}}},
         "needs inference.resources.requests.cpu",
     ),
+    **{
+        f"more paths than a route takes, with {setting}": (
+            {
+                **CLEARML,
+                "route": {"enabled": True, "parentRefs": [{"name": "public"}]},
+                "publicPaths": [f"/serve/{number}" for number in range(128)],
+                "inference": {"settings": {f"TRANSFORMER_SERVING_{setting}_ENDPOINT": "texts"}},
+            },
+            "_ROOT_ENDPOINT, are 129, and a route takes 128: give fewer",
+        )
+        for setting in ("GENERATE", "ROOT")
+    },
     "one port twice": (
         {**CLEARML, "inference": {"settings": {"TRANSFORMER_SERVING_GRPC_PORT": "8080"}}},
         "take another, such as 8001",
@@ -214,8 +226,26 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
         {"networkPolicy": {"callers": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]}},
         "'/networkPolicy/callers/0'",
     ),
-    "more paths than a route's rules take, with those of two settings": (
-        {"publicPaths": [f"/serve/{number}" for number in range(127)]},
+    "a peer that is an address and a pod, beside none": (
+        {
+            "networkPolicy": {
+                "callers": [
+                    {
+                        "ipBlock": {"cidr": "10.0.0.0/8"},
+                        "namespaceSelector": {},
+                        "podSelector": None,
+                    }
+                ]
+            }
+        },
+        "'/networkPolicy/callers/0'",
+    ),
+    "a peer of nothing but nulls": (
+        {"networkPolicy": {"callers": [{"podSelector": None, "namespaceSelector": None}]}},
+        "'/networkPolicy/callers/0'",
+    ),
+    "more paths than a route's rules take": (
+        {"publicPaths": [f"/serve/{number}" for number in range(129)]},
         "'/publicPaths'",
     ),
     "metrics outside": ({"publicPaths": ["/metrics"]}, "'/publicPaths/0'"),
@@ -341,6 +371,11 @@ def test_a_release_whose_services_had_no_name(name: str) -> None:
         {"ingress": {"host": "*.texts.example"}},
         {"route": {"hostnames": ["a.example", "*.b.example"]}},
         {"networkPolicy": {"callers": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}},
+        *(
+            {"networkPolicy": {name: [{"podSelector": pods, "namespaceSelector": spaces}]}}
+            for name in ("callers", "tritonCallers")
+            for pods, spaces in (({}, None), (None, {}), ({}, {}))
+        ),
     ],
 )
 def test_names_of_hosts_stores_and_peers_that_are_taken(values: dict[str, Any]) -> None:

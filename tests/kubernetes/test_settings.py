@@ -11,7 +11,7 @@ import yaml
 from tests.kubernetes.chart import CHART, CLEARML, LOCAL, merged, one, rendered
 from tests.kubernetes.test_schemas import EVERYTHING, TLS
 from tests.test_compose_files import service
-from transformer_serving.contract import preprocess_settings
+from transformer_serving.contract.settings import preprocess as preprocess_settings
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.__main__ import CHART_SCHEMA
 from transformer_serving.desk.compose.chart import with_variables

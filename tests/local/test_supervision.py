@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from tests.engine.triton_server import wait_until
 from tests.small_disk import fill, small_disk
-from transformer_serving.contract.preprocess_settings import MAX_STREAMS, TRITON_HTTP
+from transformer_serving.contract.settings.preprocess import MAX_STREAMS, TRITON_HTTP
 from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.doctor.finding import FAILURE, SKIPPED

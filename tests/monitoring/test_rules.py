@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from tests.monitoring.case import Case
 from tests.monitoring.condition_cases import HEALTHY, condition_cases
 from tests.monitoring.objective_cases import objective_cases
-from transformer_serving.contract import preprocess_settings
+from transformer_serving.contract.settings import preprocess as preprocess_settings
 from transformer_serving.desk.compose.variables import variables
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.__main__ import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from preprocess.admission import Admission, Newcomer, Share, check_wait
-from preprocess.pace import Pace
+from preprocess.queue.admission import Admission, Newcomer, Share, check_wait
+from preprocess.queue.pace import Pace
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.desk.monitoring.alerts import LONG_WAIT, MANY_WAIT
 

@@ -33,7 +33,7 @@ from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import open_engine
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
 from transformer_serving.desk.export.onnx import GraphTensors, export_onnx

@@ -15,12 +15,12 @@ import orjson
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.admission import Admission, Share
-from preprocess.coalesce import Coalescer
 from preprocess.glance import Glance, glance_at
 from preprocess.handover import Successor
-from preprocess.pace import Pace
 from preprocess.passage import Passage
+from preprocess.queue.admission import Admission, Share
+from preprocess.queue.coalesce import Coalescer
+from preprocess.queue.pace import Pace
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import uvloop
 
-from preprocess.admission import Admission, Share
-from preprocess.coalesce import Coalescer
 from preprocess.passage import Passage
+from preprocess.queue.admission import Admission, Share
+from preprocess.queue.coalesce import Coalescer
 from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.cost import NO_COST, Cost, OwnCost, Sample, cost_of
+from preprocess.queue.cost import NO_COST, Cost, OwnCost, Sample, cost_of
 
 CALLS = st.lists(st.tuples(st.integers(1, 20_000), st.floats(1e-4, 10)), min_size=1, max_size=12)
 

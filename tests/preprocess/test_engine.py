@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from preprocess import Preprocess
-from preprocess.admission import Admission
 from preprocess.answers.work import Work
-from preprocess.coalesce import Coalescer
 from preprocess.dialects import Conversation
 from preprocess.engine import Engine
 from preprocess.passage import Passage
+from preprocess.queue.admission import Admission
+from preprocess.queue.coalesce import Coalescer
 from preprocess.request import read_body
 from preprocess.settings import read_settings
 from preprocess.tensors import Tensor

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from preprocess import handover
-from preprocess.admission import Admission
-from preprocess.coalesce import Coalescer
 from preprocess.handover import Handover, Successor
+from preprocess.queue.admission import Admission
+from preprocess.queue.coalesce import Coalescer
 from preprocess.stats import EndpointFigures
 from preprocess.tensors import Tensor
 from transformer_serving.contract.errors import ServingError

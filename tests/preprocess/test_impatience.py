@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from preprocess.impatience import SOON_S, Impatience
+from preprocess.queue.impatience import SOON_S, Impatience
 
 
 def seen(came: int, left: int, age_s: float, now: float = 100.0) -> Impatience:

@@ -30,7 +30,7 @@ WORKER = """
 import sys
 from pathlib import Path
 from preprocess import Preprocess
-from preprocess.admission import Admission
+from preprocess.queue.admission import Admission
 from preprocess.stats import EndpointFigures
 if sys.argv[2]:
     EndpointFigures(sys.argv[2]).abandoned("deadline", 1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from preprocess.cost import OwnCost, Sample
-from preprocess.pace import PASSED, SAMPLE_S, Pace, Running
+from preprocess.queue.cost import OwnCost, Sample
+from preprocess.queue.pace import PASSED, SAMPLE_S, Pace, Running
 
 # As of a GPU.
 GPU = OwnCost(3600)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from preprocess.passage import Departures, Passage, internal_error
+from preprocess.queue.ticket import Stay
 from preprocess.stats import STAGES
-from preprocess.ticket import Stay
 from transformer_serving.contract.errors import ServingError, caller_left
 from transformer_serving.contract.worker import fault_lines
 from transformer_serving.contract.worker.request_context import current_arrival, current_request

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from preprocess.settings import read_settings
-from transformer_serving.contract.preprocess_settings import SETTINGS, check_settings
-from transformer_serving.contract.triton_addresses import read_addresses
+from transformer_serving.contract.settings.preprocess import SETTINGS, check_settings
+from transformer_serving.contract.settings.triton_addresses import read_addresses
 
 
 def test_defaults() -> None:

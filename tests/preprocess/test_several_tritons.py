@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from preprocess.admission import Admission
-from preprocess.coalesce import Coalescer
 from preprocess.passage import Passage
+from preprocess.queue.admission import Admission
+from preprocess.queue.coalesce import Coalescer
 from preprocess.stats import EndpointFigures
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from preprocess.waiting import CALL_COST, PACE, UNLIMITED_CALL_COST, Batch, Place, WaitingTexts
+from preprocess.queue.waiting import (
+    CALL_COST,
+    PACE,
+    UNLIMITED_CALL_COST,
+    Batch,
+    Place,
+    WaitingTexts,
+)
 
 BUCKETS = (4, 8, 24, 28, 32)
 

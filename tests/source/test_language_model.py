@@ -11,9 +11,9 @@ from transformers import AutoTokenizer, GenerationConfig, Phi3Config
 
 from tests.language_models import POSITIONS, WINDOW, save_language_model
 from transformer_serving.contract.generation import Sampling
+from transformer_serving.desk.conversion.language_model import endpoint_of
 from transformer_serving.desk.export.endpoint_json import LIMITS
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.language_model import endpoint_of
 from transformer_serving.desk.source.generation_defaults import _HARMLESS, _SERVED
 from transformer_serving.desk.source.language_model import open_language_model
 

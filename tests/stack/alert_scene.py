@@ -26,7 +26,7 @@ from tests.stack.conftest import Stack
 from tests.stack.faults import is_engine, runs
 from tests.stack.small_bundles import Parts, write_small
 from transformer_serving.contract.endpoint import Limits
-from transformer_serving.desk.language_model import convert_language_model
+from transformer_serving.desk.conversion.language_model import convert_language_model
 from transformer_serving.desk.local import monitoring
 from transformer_serving.desk.local.record import require_record
 from transformer_serving.desk.monitoring.alerts import Alert

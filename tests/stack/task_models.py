@@ -9,7 +9,7 @@ from typing import Any
 from tests.preprocess.answers.families import FAMILIES, LABELS
 from tests.preprocess.answers.served import plain
 from transformer_serving.desk.bundle.folder import Bundle
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 
 Ask = Callable[[dict[str, Any]], Any]
 

@@ -18,7 +18,7 @@ from tests.preprocess.answers.comparison import check_equal
 from tests.stack.conftest import Stack
 from tests.stack.task_models import reference_at
 from transformer_serving.contract.heads import TASKS
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 
 pytestmark = [
     pytest.mark.long,

@@ -17,10 +17,10 @@ from transformer_serving.engine.errors import EngineError
 
 BACKENDS = ("openvino_text", "onnxruntime", "torch_text", "openvino_generate")
 # Packages beside the modules that all backends share, and of the contract what those import.
-_SHARED = ("generation",)
+_SHARED = ("generation", "packed")
 _CONTRACT = (
     *("__init__", "engine_parameters", "error_line", "errors", "fields", "generation"),
-    *("torch_graph", "torch_operators", "torch_program"),
+    *(f"torch_program/{name}" for name in ("__init__", "graph", "operators", "program")),
 )
 _ENGINE = Path(__file__).parent
 _OURS = _ENGINE.parent

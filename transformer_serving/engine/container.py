@@ -25,7 +25,7 @@ from types import FrameType, MappingProxyType
 from typing import IO
 
 from transformer_serving.contract.signatures import read_trusted_keys
-from transformer_serving.engine.container_commands import STATE_FILE, commands
+from transformer_serving.engine.container_commands import STATE_FILE, commands, end_seconds
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.heartbeat import Heartbeat
 from transformer_serving.engine.image_pin import refuse_difference
@@ -40,7 +40,10 @@ _QUICK_END_S = 20.0
 _CONTROLLER_PAUSE_S = 5.0
 # It goes round twice a second, and nothing slow runs in that loop. After this it hangs.
 _SILENCE_S = 300.0
+_END_S = 30.0
 _LOOK_S = 0.2
+# What was killed is gone by then, but where the kernel holds it.
+_KILLED_S = 1.0
 _LAST_LINES_S = 1.0
 
 
@@ -54,17 +57,18 @@ def main() -> None:
         # What is no key would have the controller refuse every bundle, one after the other.
         read_trusted_keys(os.environ)
         triton, controller = commands(os.environ, STATE, key)
+        end_s = end_seconds(os.environ)
     except ValueError as error:
         sys.exit(f"error: {error}")
     (STATE / "models").mkdir(parents=True, exist_ok=True)
-    sys.exit(Container(triton, controller, STATE, {KEY_VARIABLE: key}).run())
+    sys.exit(Container(triton, controller, STATE, {KEY_VARIABLE: key}, end_s=end_s).run())
 
 
 class Container:
     """Both processes, from start to end; `state` has models/ and gets Triton's log.
 
-    `private` are variables for the controller only; it may be without a beat for `silence_s`. `run`
-    returns the container's exit code.
+    `private` are variables for the controller only; it may be without a beat for `silence_s`. Told
+    to end, both have `end_s`. `run` returns the container's exit code.
     """
 
     def __init__(
@@ -74,10 +78,12 @@ class Container:
         state: Path,
         private: Mapping[str, str] = MappingProxyType({}),
         silence_s: float = _SILENCE_S,
+        end_s: float = _END_S,
     ) -> None:
         self._state = state / STATE_FILE
         self._heartbeat = Heartbeat(self._state)
         self._silence_s = silence_s
+        self._end_s = end_s
         self._repository = state / "models"
         self._triton = _Child(triton, state / "triton.log")
         self._controller = _Child(controller, None, private)
@@ -133,17 +139,24 @@ class Container:
         if silent_s > self._silence_s and self._heartbeat.can_beat():
             _log.error("the controller hangs: it has not gone round for %.0f s; killed", silent_s)
             self._controller.kill()
+            # Where the kernel holds it for now, it is killed once and not at each look.
+            self._heartbeat.begin()
 
     def _leave(self, _number: int, _frame: FrameType | None) -> None:
         # No event: this is the thread that would wait for it, mostly with the event's own lock.
         self._stopping = True
 
     def _end(self) -> None:
-        """Tell both to end. Triton first finishes what it computes; how long is Docker's to say."""
-        for child in (self._controller, self._triton):
+        """Tell both to end, and kill what has not: in a pod nobody else would, where a line in the
+        container has ended this one. Triton first finishes what it computes."""
+        both = {"the controller": self._controller, "tritonserver": self._triton}
+        for child in both.values():
             child.terminate()
-        for child in (self._controller, self._triton):
-            child.wait()
+        last = time.monotonic() + self._end_s
+        for name, child in both.items():
+            if not child.wait(last - time.monotonic()):
+                _log.error("%s has not ended within %.0f s; killed", name, self._end_s)
+                child.kill()
 
 
 class _Child:
@@ -190,14 +203,19 @@ class _Child:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self.wait(_KILLED_S)
 
-    def wait(self) -> None:
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended by then, with its last lines copied."""
         if self._process is not None:
-            self._process.wait()
+            try:
+                self._process.wait(max(0.0, seconds))
+            except subprocess.TimeoutExpired:
+                return False
         if self._copying is not None:
             # A stub that outlives its Triton holds the pipe open.
             self._copying.join(_LAST_LINES_S)
+        return True
 
 
 def _copy(lines: IO[bytes], path: Path) -> None:
@@ -238,7 +256,7 @@ def _forget_status(file: Path) -> None:
     try:
         StateFile(file).forget_status()
     except OSError as error:
-        _log.error("%s still says what the container before has shown: %s", file, error)
+        _log.error("%s is as the container before has left it: %s", file, error)
 
 
 if __name__ == "__main__":

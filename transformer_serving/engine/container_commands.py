@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from transformer_serving.contract.gate.server_facts import COMPATIBLE_VARIABLE
-from transformer_serving.contract.polls import SERVING_POLL, TRITON_POLL
-from transformer_serving.contract.stop import (
+from transformer_serving.contract.settings.polls import SERVING_POLL, TRITON_POLL
+from transformer_serving.contract.settings.stop import (
     TRITON_EXIT_SECONDS,
     refuse_a_stop_that_does_not_fit,
 )
@@ -64,6 +64,11 @@ def commands(environment: Mapping[str, str], state: Path, key: str) -> tuple[lis
         extra=extra,
     )
     return triton, controller_command(environment, state)
+
+
+def end_seconds(environment: Mapping[str, str]) -> float:
+    """What all of the container has for its end. Raises ValueError as `exit_seconds` does."""
+    return exit_seconds(environment) + _LEAVE_S
 
 
 def exit_seconds(environment: Mapping[str, str]) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
+from transformer_serving.contract.worker.sdk_defaults import parse_defaults_without_comments
 from transformer_serving.contract.worker.sdk_patience import wait_between_tries
 from transformer_serving.gateway.figures.file import keep_figures_with_room
 from transformer_serving.gateway.figures.metrics import tell_syncs
@@ -33,6 +34,7 @@ os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
 os.environ.setdefault("CLEARML_BKG_THREAD_REPORT", "1")
 keep_figures_with_room()
 with hidden_frameworks(), without_analysis(importlib.import_module("clearml").Task):
+    parse_defaults_without_comments()
     wait_between_tries()
     host: Any = importlib.import_module("clearml_serving.serving.main")
 host.app.router.routes[:] = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from transformer_serving.contract.body_limits import USUAL_ELEMENTS
 from transformer_serving.contract.naming import ASKED
-from transformer_serving.contract.setting import Setting, TextSetting
+from transformer_serving.contract.settings.setting import Setting, TextSetting
 
 MAX_BODY_BYTES = Setting(
     "TRANSFORMER_SERVING_MAX_BODY_BYTES",

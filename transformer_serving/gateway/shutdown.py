@@ -67,7 +67,7 @@ class Shutdown:
     def leave(self) -> None:
         """Called when the app has ended: the process ends too, whoever is still waited for.
 
-        What giving up took is of LEAVE_S: a container has no more (contract/stop.py).
+        What giving up took is of LEAVE_S: a container has no more (contract/settings/stop.py).
         """
         if self._told_at is not None:
             spent = 0.0 if self._gave_up_at is None else time.monotonic() - self._gave_up_at

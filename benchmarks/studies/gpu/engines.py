@@ -23,7 +23,7 @@ from benchmarks.studies.gpu import needs
 from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
-from transformer_serving.desk.convert import ConvertRequest, convert
+from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.demo import converted_hash
 from transformer_serving.desk.demo.kept import Recipe, bring_up_to_date
 from transformer_serving.desk.failure import ConversionRefused

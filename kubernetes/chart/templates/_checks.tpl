@@ -42,6 +42,10 @@
 {{- if and $v.route.enabled (not $v.route.parentRefs) }}
   {{- fail "route.enabled needs route.parentRefs, the gateways that the route belongs to" }}
 {{- end }}
+{{- $paths := include "serving.publicPaths" . | fromJsonArray | len }}
+{{- if and $v.route.enabled (gt $paths 128) }}
+  {{- fail (printf "publicPaths, with those of TRANSFORMER_SERVING_GENERATE_ENDPOINT and _ROOT_ENDPOINT, are %d, and a route takes 128: give fewer, or an ingress in its place" $paths) }}
+{{- end }}
 {{- end }}
 
 {{- /* vLLM's, by any vendor's resource, or a slice of one: such a name has its vendor's domain before a /. */}}

@@ -23,6 +23,20 @@ labels:
   {{- include "serving.labels" . | nindent 2 }}
 {{- end }}
 
+{{/* What the front door lets through, with what settings add, as JSON. */}}
+{{- define "serving.publicPaths" -}}
+{{- $paths := .Values.publicPaths }}
+{{- $settings := .Values.inference.settings }}
+{{- if index $settings "TRANSFORMER_SERVING_GENERATE_ENDPOINT" }}
+{{- $paths = append $paths "/generate" | uniq }}
+{{- end }}
+{{- /* Below it is everything else, so it is let through alone. */}}
+{{- if index $settings "TRANSFORMER_SERVING_ROOT_ENDPOINT" }}
+{{- $paths = append $paths "/" }}
+{{- end }}
+{{- toJson $paths }}
+{{- end }}
+
 {{/* (list $ COMPONENT VALUES): a Deployment's line of replicas. Where an autoscaler owns them it is the
 number that runs: without the line Helm takes an older release's away, and Kubernetes makes it one pod. Its
 minimum counts, too: a HorizontalPodAutoscaler takes 0 for being turned off, and leaves it. */}}

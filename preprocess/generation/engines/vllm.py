@@ -22,7 +22,7 @@ from preprocess.triton.replies import Outputs
 from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Options
-from transformer_serving.contract.vllm import (
+from transformer_serving.contract.vllm.tensors import (
     FINISH,
     FINISHES,
     FLAGS,

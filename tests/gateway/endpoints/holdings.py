@@ -36,7 +36,7 @@ def counts() -> dict[str, int]:
     """
     found = dict.fromkeys(("queues", "tokens", "waiting", "slots", "calls", "server_calls"), 0)
     for name, module in list(sys.modules.items()):
-        if name.startswith("transformer_serving_") and name.endswith(".preprocess.coalesce"):
+        if name.startswith("transformer_serving_") and name.endswith(".preprocess.queue.coalesce"):
             for one in gc.get_objects():
                 if type(one) is module.Admission:
                     found["tokens"] += one.tokens
@@ -45,7 +45,7 @@ def counts() -> dict[str, int]:
                     found["waiting"] += len(one._waiting)
                     found["slots"] += one._in_flight
                     found["calls"] += len(one._tasks)
-            client = sys.modules[f"{name.removesuffix('.coalesce')}.triton.clients"]
+            client = sys.modules[f"{name.removesuffix('.queue.coalesce')}.triton.clients"]
             for one in client._clients.values():
                 found["server_calls"] += sum(m.in_flight for m in one._members.values())
     return found

@@ -30,7 +30,7 @@ from tests.vllm_engine import (
     with_numpy_1,
 )
 from transformer_serving.contract.generation import Options, Sampling
-from transformer_serving.contract.vllm import sampling_of
+from transformer_serving.contract.vllm.tensors import sampling_of
 
 pytestmark = pytest.mark.slow
 SERVERS = ("here", "triton") if CHECK in os.environ else ("here",)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.manifest import TORCH
-from transformer_serving.contract.torch_program import WEIGHTS
+from transformer_serving.contract.torch_program.program import WEIGHTS
 
 # Configuration, parity set, signature, and what a Hugging Face folder says of its model.
 _TEXTS = (".json", ".pbtxt", ".sig")

@@ -5,10 +5,12 @@ Tested by tests/contract/test_gate.py.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from subprocess import PIPE
 from typing import NamedTuple
 
 # NVIDIA's images set the first two themselves; the third is for images whose ONNX Runtime is
@@ -21,6 +23,8 @@ CAPABILITY_VARIABLE = "TRANSFORMER_SERVING_COMPUTE_CAPABILITY"
 COMPATIBLE_VARIABLE = "TRANSFORMER_SERVING_VERSION_COMPATIBLE"
 ASK_GPUS = ("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader")
 _ASK_S = 10.0
+# What was killed is gone by then, but where the kernel holds it.
+_KILLED_S = 1.0
 # nvidia-smi's exit status where it finds no device.
 NO_DEVICE = 6
 # Known not to be there, which is another thing than unknown.
@@ -120,10 +124,7 @@ class AskedGpus(NamedTuple):
 def ask_gpus(environment: Mapping[str, str], *chosen: str, patience_s: float = _ASK_S) -> AskedGpus:
     """As `read_gpus`, with what became of nvidia-smi."""
     try:
-        done = subprocess.run(
-            [*ASK_GPUS, *chosen], env=dict(environment), capture_output=True, text=True,
-            timeout=patience_s, check=False,
-        )  # fmt: skip
+        done = _ran([*ASK_GPUS, *chosen], environment, patience_s)
     except FileNotFoundError:
         return AskedGpus((), "there is no nvidia-smi on PATH")
     except OSError as error:
@@ -137,6 +138,22 @@ def ask_gpus(environment: Mapping[str, str], *chosen: str, patience_s: float = _
         return AskedGpus((), f"nvidia-smi ended with {done.returncode}: {said}", done.returncode)
     gpus = () if done.returncode else gpus_of(done.stdout)
     return AskedGpus(gpus, "" if gpus else "nvidia-smi names none", done.returncode)
+
+
+def _ran(
+    command: list[str], environment: Mapping[str, str], patience_s: float
+) -> subprocess.CompletedProcess[str]:
+    """As subprocess.run, which waits without an end for what it kills: in a driver's call that
+    hangs, nothing ends."""
+    process = subprocess.Popen(command, env=dict(environment), stdout=PIPE, stderr=PIPE, text=True)
+    try:
+        said, complained = process.communicate(timeout=patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_KILLED_S)
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, said, complained)
 
 
 def gpus_of(said: str) -> tuple[Gpu, ...]:

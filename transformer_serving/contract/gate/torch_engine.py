@@ -11,7 +11,12 @@ from pathlib import Path
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.release import parts
 from transformer_serving.contract.gate.server_facts import MISSING, ServerFacts
-from transformer_serving.contract.torch_program import GRAPH, PACKAGES, WEIGHTS, read_program
+from transformer_serving.contract.torch_program.program import (
+    GRAPH,
+    PACKAGES,
+    WEIGHTS,
+    read_program,
+)
 
 
 def torch_faults(folder: Path, names: Sequence[str], server: ServerFacts) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate.release import older
 from transformer_serving.contract.gate.server_facts import ServerFacts
-from transformer_serving.contract.vllm_arguments import FILE_NAME, check_arguments
+from transformer_serving.contract.vllm.arguments import FILE_NAME, check_arguments
 
 # From there on the backend tells finish reasons, counts and tokens.
 FIRST_TRITON, FIRST_RELEASE = "2.53.0", "24.12"

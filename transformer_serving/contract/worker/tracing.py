@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from transformer_serving.contract.setting import Setting, TextSetting
+from transformer_serving.contract.settings.setting import Setting, TextSetting
 from transformer_serving.contract.worker.otlp import Span
 from transformer_serving.contract.worker.request_context import Context, current_tracestate
 from transformer_serving.contract.worker.spans import SpanQueue, open_queue

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_serving.contract.manifest import TORCH
-from transformer_serving.contract.torch_program import WEIGHTS
+from transformer_serving.contract.torch_program.program import WEIGHTS
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.failure import PrecisionRefused
 

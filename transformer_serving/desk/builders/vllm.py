@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.vllm_arguments import FILE_NAME, arguments_of
+from transformer_serving.contract.vllm.arguments import FILE_NAME, arguments_of
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json

@@ -12,7 +12,7 @@ from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.generation import OPTIONS
 from transformer_serving.contract.heads import TOKEN_ROLES
 from transformer_serving.contract.manifest import TORCH
-from transformer_serving.contract.vllm import INPUTS, OUTPUTS, TEXT
+from transformer_serving.contract.vllm.tensors import INPUTS, OUTPUTS, TEXT
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES, GENERATION_BACKENDS
 from transformer_serving.engine.model_config import TensorConfig, build_config, to_text

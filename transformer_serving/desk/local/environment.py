@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.keys import read_keys
+from transformer_serving.contract.settings import preprocess as preprocess_settings
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE, read_trusted_keys
 from transformer_serving.contract.worker import tracing
 from transformer_serving.desk.failure import Failure

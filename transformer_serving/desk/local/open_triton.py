@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from transformer_serving.contract.triton_addresses import split_addresses
+from transformer_serving.contract.settings.triton_addresses import split_addresses
 from transformer_serving.desk.http import NoAnswer, ask_at
 from transformer_serving.desk.local.record import LOOPBACK
 

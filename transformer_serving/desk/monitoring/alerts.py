@@ -35,7 +35,7 @@ _ENGINE_FAILED = KINDS["engine_failed"].status
 # So few bad answers are no reason to call anybody, whatever share they are of few.
 LEAST_BAD = 10
 # Of the tokens that may wait: nobody gets all. One busy endpoint's requests have half of them at
-# most, and those with many tokens a third (preprocess/admission.py).
+# most, and those with many tokens a third (preprocess/queue/admission.py).
 MANY_WAIT = 0.3
 # Of the time that a request may wait: of what is estimated for it some is kept as a reserve there,
 # so that no more than 78 % of it comes to be used.

@@ -12,9 +12,9 @@ from itertools import groupby
 from string import Template
 from textwrap import indent
 
-from transformer_serving.contract import preprocess_settings
-from transformer_serving.contract.polls import SERVING_POLL, TRITON_POLL
-from transformer_serving.contract.setting import Setting
+from transformer_serving.contract.settings import preprocess as preprocess_settings
+from transformer_serving.contract.settings.polls import SERVING_POLL, TRITON_POLL
+from transformer_serving.contract.settings.setting import Setting
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, Alert
 from transformer_serving.desk.monitoring.objectives import OBJECTIVES

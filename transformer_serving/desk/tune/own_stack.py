@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from transformer_serving.contract.preprocess_settings import SETTINGS as OF_PREPROCESS
+from transformer_serving.contract.settings.preprocess import SETTINGS as OF_PREPROCESS
 from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bundle.folder import Bundle

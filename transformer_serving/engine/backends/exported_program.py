@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch._export.serde.serialize import SerializedArtifact, deserialize
 from torch.export.passes import move_to_device_pass
 
-from transformer_serving.contract.torch_program import WEIGHTS, TorchProgram, read_program
+from transformer_serving.contract.torch_program.program import WEIGHTS, TorchProgram, read_program
 
 # A call's arrays in the order of the program's inputs, and of its outputs.
 Call = Sequence[NDArray[Any]]

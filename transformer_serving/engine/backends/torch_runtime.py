@@ -14,7 +14,7 @@ import torch
 
 from transformer_serving.contract.error_line import in_ascii, named_line
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.torch_program import WEIGHTS, ProgramTensor
+from transformer_serving.contract.torch_program.program import WEIGHTS, ProgramTensor
 from transformer_serving.engine.backends.executor import Graph, RequestFailure
 from transformer_serving.engine.backends.exported_program import (
     Call,
@@ -30,7 +30,7 @@ from transformer_serving.engine.backends.model_settings import (
     ModelSettings,
     TensorSpec,
 )
-from transformer_serving.engine.backends.text_places import places_of
+from transformer_serving.engine.backends.packed.text_places import places_of
 
 
 class CpuCalls:
@@ -71,8 +71,8 @@ def open_calls(path: Path, gpu: int | None, *, packed: bool = True) -> Opened:
     if gpu is None:
         program = load_program(path)
         return Opened(program, CpuCalls(program), packed=False, remarks=())
+    from transformer_serving.engine.backends.packed.calls import open_packed
     from transformer_serving.engine.backends.torch_cuda import Gpu, PaddedCalls, device_failed
-    from transformer_serving.engine.backends.torch_packed import open_packed
 
     try:
         program = load_program(path, f"cuda:{gpu}")

@@ -309,7 +309,7 @@ class Service:
         self._fetches.forget(wanted)
 
     def _greet(self, version: str) -> None:
-        self._prover.on(read_machine(version, self._repository.root, self._prover.machine))
+        self._prover.on(read_machine(version, self._repository.root, self._prover.gpus.read))
 
     def _publish(self, loaded: Loaded | None) -> None:
         proving = Proving(self._prover.proving, self._prover.passed)

@@ -103,12 +103,16 @@ class StateFile:
 
     def forget_status(self) -> None:
         """What was shown holds no more: neither Triton nor a controller runs. The records stay, and
-        so does the time of the last beat, as none has come. Raises OSError."""
-        with self._lock, contextlib.suppress(FileNotFoundError):
-            beat = self._path.stat()
+        so does the time of the last beat, as none has come: 0 in a file that is new, by which one
+        is missed that never comes. Raises OSError."""
+        with self._lock:
+            try:
+                beat = self._path.stat().st_mtime_ns
+            except FileNotFoundError:
+                beat = 0
             self._status = {}
             self._write(durable=True)
-            os.utime(self._path, ns=(beat.st_atime_ns, beat.st_mtime_ns))
+            os.utime(self._path, ns=(beat, beat))
 
     def beat(self) -> None:
         """Show that the loop goes round, also when nothing changes: the file's time."""

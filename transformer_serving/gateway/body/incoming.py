@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from transformer_serving.contract.body_memory import Share
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.setting import Setting
+from transformer_serving.contract.settings.setting import Setting
 from transformer_serving.gateway.asgi import Headers, Receive
 from transformer_serving.gateway.body.content_encoding import Decoder, Plain, decoder_for, too_large
 from transformer_serving.gateway.settings import (

@@ -19,7 +19,7 @@ from typing import Any
 import prometheus_client as prometheus
 from prometheus_client import values
 
-from transformer_serving.contract.preprocess_settings import METRICS_PORT
+from transformer_serving.contract.settings.preprocess import METRICS_PORT
 from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.gateway.figures.counted_rows import Known
 from transformer_serving.gateway.figures.file import WorkersFile, renew_files

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformer_serving.contract.errors import KINDS
-from transformer_serving.contract.polls import SERVING_POLL
 from transformer_serving.contract.rollout import (
     HOLDING,
     NEW,
@@ -32,6 +31,7 @@ from transformer_serving.contract.rollout import (
     seen_text,
     step_of,
 )
+from transformer_serving.contract.settings.polls import SERVING_POLL
 from transformer_serving.contract.worker.watched_answers import MOST, watched_answers
 from transformer_serving.gateway.rollout.mirror import MIRRORS, Mirror
 

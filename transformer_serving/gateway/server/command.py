@@ -12,10 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from transformer_serving.contract import preprocess_settings
 from transformer_serving.contract.keys import read_keys
-from transformer_serving.contract.polls import SERVING_POLL
-from transformer_serving.contract.stop import refuse_a_stop_that_does_not_fit
+from transformer_serving.contract.settings import preprocess as preprocess_settings
+from transformer_serving.contract.settings.polls import SERVING_POLL
+from transformer_serving.contract.settings.stop import refuse_a_stop_that_does_not_fit
 from transformer_serving.contract.worker import tracing
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.gateway.access import ACCESS, check_address, read_access

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transformer_serving.contract.torch_program import GRAPH, PACKAGES
+from transformer_serving.contract.torch_program.program import GRAPH, PACKAGES
 from transformer_serving.engine.backends.executor import Runtime
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings
 from transformer_serving.engine.backends.triton_model import TextModel

@@ -23,6 +23,7 @@ from clearml.config import ConfigWrapper
 from transformer_serving.contract.naming import triton_model_name
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
+from transformer_serving.contract.worker.sdk_defaults import parse_defaults_without_comments
 from transformer_serving.contract.worker.sdk_patience import (
     login_refusal,
     raise_here,
@@ -51,6 +52,7 @@ with hidden_frameworks():
     from clearml_serving.serving.endpoints import ModelEndpoint
     from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 
+parse_defaults_without_comments()
 parse_sections_once()
 wait_between_tries()
 _PAGE = 500

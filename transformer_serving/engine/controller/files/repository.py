@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 
 from transformer_serving.contract.naming import BUNDLE_FOLDER
 from transformer_serving.contract.replacement import replace_file, replacing, sync
-from transformer_serving.contract.vllm_arguments import FILE_NAME as ARGUMENTS, filled_in
+from transformer_serving.contract.vllm.arguments import FILE_NAME as ARGUMENTS, filled_in
 from transformer_serving.engine.controller.files.room import Share
 from transformer_serving.engine.controller.files.thread_count import with_threads
 from transformer_serving.engine.errors import EngineError

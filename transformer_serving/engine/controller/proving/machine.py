@@ -10,14 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import psutil
 
-from transformer_serving.contract.gate.server_facts import Gpu, ask_gpus, installed, server_facts
+from transformer_serving.contract.gate.server_facts import (
+    ONNXRUNTIME_VARIABLE,
+    TENSORRT_VARIABLE,
+    Gpu,
+    installed,
+    read_gpus,
+)
 from transformer_serving.engine.orphans import server_of
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -72,24 +78,25 @@ def _key(machine: Machine, subject: str, backend: str) -> str:
     return hashlib.sha256(meaning.encode()).hexdigest()
 
 
-def read_machine(triton: str, repository: Path, before: Machine | None = None) -> Machine:
+def read_machine(
+    triton: str,
+    repository: Path,
+    gpus: Callable[[Mapping[str, str]], tuple[Gpu, ...]] = read_gpus,
+) -> Machine:
     """This machine, with the Triton of that version that serves `repository`.
 
-    Where nvidia-smi fails it has the GPUs that it had `before`: as another machine it would prove
-    anew all that it serves.
+    `gpus` are asked with Triton's variables; raises what that raises.
     """
     environment = _environment(repository)
-    facts = server_facts(environment)
     versions = {
         "openvino": installed("openvino"),
         "openvino-genai": installed("openvino-genai"),
-        "onnxruntime": facts.onnxruntime,
-        "tensorrt": facts.tensorrt,
+        "onnxruntime": environment.get(ONNXRUNTIME_VARIABLE) or installed("onnxruntime"),
+        "tensorrt": environment.get(TENSORRT_VARIABLE),
         "vllm": installed("vllm"),
         "torch": installed("torch"),
     }
     cpu = _first_processor()
-    asked = ask_gpus(environment)
     return Machine(
         processor=_stated(cpu, _MODEL) or "unknown processor",
         features=hashlib.sha256(
@@ -100,7 +107,7 @@ def read_machine(triton: str, repository: Path, before: Machine | None = None) -
         switches=tuple(
             sorted((n, value) for n, value in environment.items() if n.startswith(_SWITCHES))
         ),
-        gpus=before.gpus if before is not None and asked.status != 0 else asked.gpus,
+        gpus=gpus(environment),
     )
 
 

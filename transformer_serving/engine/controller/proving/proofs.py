@@ -1,14 +1,18 @@
-"""The proofs that were passed on this machine, in a file beside the state: a restart costs none."""
+"""The proofs that were passed on this machine, in a file beside the state: a restart costs none.
+
+Tested by tests/engine/test_proofs.py.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from transformer_serving.contract.gate.server_facts import Gpu
 from transformer_serving.contract.known_fields import known_fields
 from transformer_serving.contract.replacement import replace_file
 
@@ -38,7 +42,9 @@ class Proofs:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._passed = {row.key: row for row in _read(path)}
+        values = _read(path)
+        self._passed = {row.key: row for row in _passed_of(values, path)}
+        self._gpus = _gpus_of(values)
 
     def get(self, key: str) -> Passed | None:
         with self._lock:
@@ -51,23 +57,55 @@ class Proofs:
             self._passed[row.key] = row
             for key in list(self._passed)[:-MOST]:
                 del self._passed[key]
-            try:
-                self._write()
-            except OSError as error:
-                _log.warning("proofs are not kept: %s: %s", self._path, error.strerror)
+            self._keep()
 
-    def _write(self) -> None:
-        rows = [asdict(row) for row in self._passed.values()]
-        replace_file(self._path, json.dumps({"passed": rows}, indent=1) + "\n", durable=True)
+    def gpus(self, boot: str) -> tuple[Gpu, ...] | None:
+        """Those that the machine had, if it has not been started since; None where none were kept.
+        `boot` is of its start."""
+        with self._lock:
+            return self._gpus[1] if self._gpus is not None and self._gpus[0] == boot else None
+
+    def keep_gpus(self, gpus: tuple[Gpu, ...], boot: str) -> None:
+        """For the next start; a file that cannot be written may cost it proofs."""
+        with self._lock:
+            if self._gpus != (boot, gpus):
+                self._gpus = boot, gpus
+                self._keep()
+
+    def _keep(self) -> None:
+        values: dict[str, Any] = {"passed": [asdict(row) for row in self._passed.values()]}
+        if self._gpus is not None:
+            boot, gpus = self._gpus
+            values["gpus"] = {"boot": boot, "named": [asdict(gpu) for gpu in gpus]}
+        try:
+            replace_file(self._path, json.dumps(values, indent=1) + "\n", durable=True)
+        except OSError as error:
+            _log.warning("proofs are not kept: %s: %s", self._path, error.strerror)
 
 
-def _read(path: Path) -> Iterator[Passed]:
+def _read(path: Path) -> Any:
+    """What the file holds; None where there is none."""
     try:
-        found = json.loads(path.read_text("utf-8"))["passed"]
-        rows = [Passed(**known_fields(Passed, row)) for row in found]
+        return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        return
-    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    except (OSError, ValueError):
+        return ()
+
+
+def _passed_of(values: Any, path: Path) -> list[Passed]:
+    if values is None:
+        return []
+    try:
+        return [Passed(**known_fields(Passed, row)) for row in values["passed"]][-MOST:]
+    except (KeyError, TypeError):
         _log.error("proofs in %s are not readable; every bundle is proven again", path)
-        return
-    yield from rows[-MOST:]
+        return []
+
+
+def _gpus_of(values: Any) -> tuple[str, tuple[Gpu, ...]] | None:
+    try:
+        found = values["gpus"]
+        return str(found["boot"]), tuple(Gpu(**known_fields(Gpu, row)) for row in found["named"])
+    except (KeyError, TypeError):
+        return None

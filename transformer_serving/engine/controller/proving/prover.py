@@ -26,6 +26,7 @@ from transformer_serving.contract.engine_parameters import MAX_WAITING
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.manifest import FILE_NAME as MANIFEST
 from transformer_serving.engine.controller.files.repository import Repository
+from transformer_serving.engine.controller.proving.gpus import Gpus
 from transformer_serving.engine.controller.proving.machine import Machine
 from transformer_serving.engine.controller.proving.proofs import Passed, Proofs
 from transformer_serving.engine.controller.records import ModelRecord, Version
@@ -97,6 +98,7 @@ class Prover:
         self._triton = triton
         self._repository = repository
         self._proofs = proofs
+        self.gpus = Gpus(proofs)
         self._turn = threading.Lock()
         # Where proofs are of; None before that is known.
         self.machine: Machine | None = None

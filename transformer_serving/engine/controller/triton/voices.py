@@ -23,7 +23,7 @@ from transformer_serving.contract.generation import (
     Farewell,
     Finish,
 )
-from transformer_serving.contract.vllm import (
+from transformer_serving.contract.vllm.tensors import (
     FINISH,
     FINISHES,
     FLAGS,

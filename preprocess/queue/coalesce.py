@@ -15,20 +15,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from preprocess.admission import Admission, Newcomer, Share, check_wait
-from preprocess.dispatch import Dispatch
 from preprocess.first_call import note_call
-from preprocess.impatience import SOON_S
-from preprocess.narrowing import answer_all
-from preprocess.pace import Pace
 from preprocess.passage import Asker
+from preprocess.queue.admission import Admission, Newcomer, Share, check_wait
+from preprocess.queue.dispatch import Dispatch
+from preprocess.queue.impatience import SOON_S
+from preprocess.queue.narrowing import answer_all
+from preprocess.queue.pace import Pace
+from preprocess.queue.ticket import Stay, Text, Ticket
+from preprocess.queue.waiting import Batch, WaitingTexts
 from preprocess.rows import pad, rows_of
 from preprocess.stats import DEADLINE, DISCONNECT, GIVEN_UP, EndpointFigures
 from preprocess.tensors import Array, Tensor
-from preprocess.ticket import Stay, Text, Ticket
 from preprocess.tokens import Encoded
 from preprocess.traced_calls import TracedTickets, traced_call
-from preprocess.waiting import Batch, WaitingTexts
 from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.errors import ServingError, too_late
 from transformer_serving.contract.worker.request_context import why_nobody_waits

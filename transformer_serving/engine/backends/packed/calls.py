@@ -26,13 +26,13 @@ from transformer_serving.engine.backends.exported_program import (
 )
 from transformer_serving.engine.backends.grouping import MASK
 from transformer_serving.engine.backends.model_settings import DeviceFailed
-from transformer_serving.engine.backends.packed_graph import (
+from transformer_serving.engine.backends.packed.graph import (
     Index,
     PackedGraph,
     pack,
 )
-from transformer_serving.engine.backends.packed_operators import text_by_text, varlen
-from transformer_serving.engine.backends.packed_texts import (
+from transformer_serving.engine.backends.packed.operators import text_by_text, varlen
+from transformer_serving.engine.backends.packed.texts import (
     BLOCK,
     SIZES,
     CallTexts,

@@ -30,6 +30,15 @@ from transformer_serving.desk.builders.table import (
 from transformer_serving.desk.builders.tensorrt import require_machine
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
+from transformer_serving.desk.conversion.language_model import convert_language_model
+from transformer_serving.desk.conversion.vllm_model import NotRun, convert_for_vllm
+from transformer_serving.desk.conversion.workshop import (
+    Progress,
+    Workshop,
+    chosen_engine,
+    faster_engine,
+    onnx_graph,
+)
 from transformer_serving.desk.convert_packages import INSTALL
 from transformer_serving.desk.export.endpoint_json import (
     LIMITS,
@@ -41,7 +50,6 @@ from transformer_serving.desk.export.endpoint_json import (
 from transformer_serving.desk.export.onnx import tensors_of
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.folder_replacement import place_of
-from transformer_serving.desk.language_model import convert_language_model
 from transformer_serving.desk.parity.bodies import golden_body
 from transformer_serving.desk.parity.check import TOLERANCES, ParityReport, prepare_case
 from transformer_serving.desk.parity.comparison import Compared, Comparison, compare_engines
@@ -51,14 +59,6 @@ from transformer_serving.desk.parity.latency import Latency, RoundReport, shapes
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.source.language_model import open_language_model
 from transformer_serving.desk.source.model import ModelSource, no_vector, open_source
-from transformer_serving.desk.vllm_model import NotRun, convert_for_vllm
-from transformer_serving.desk.workshop import (
-    Progress,
-    Workshop,
-    chosen_engine,
-    faster_engine,
-    onnx_graph,
-)
 
 AUTO = "auto"
 # Installed with the extra "convert" and imported only inside the steps that use them.

@@ -16,7 +16,7 @@ from typing import Any
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import Fields, parse_object
-from transformer_serving.contract.torch_graph import graph_fault
+from transformer_serving.contract.torch_program.graph import graph_fault
 
 GRAPH, WEIGHTS = "program.json", "program.safetensors"
 # What serves such a bundle, as pip takes it: the extra `torch` of pyproject.toml.

@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from transformer_serving.engine.backends.exported_program import EMBEDDING, LoadedProgram
-from transformer_serving.engine.backends.graph_parts import Parts
+from transformer_serving.engine.backends.packed.graph_parts import Parts
 
 # Whichever id a model has for padding, one of these is another: padding moves no position.
 _IDS = (1, 2)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, Protocol, TypeVar
 
-from preprocess.cost import OwnCost
+from preprocess.queue.cost import OwnCost
 
 
 class Waiting(Protocol):

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from math import inf
 
-from preprocess.cost import NO_COST, Cost, OwnCost, Sample, cost_of
+from preprocess.queue.cost import NO_COST, Cost, OwnCost, Sample, cost_of
 
 SAMPLE_S = 0.05
 _SAMPLES = 8

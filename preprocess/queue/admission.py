@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from preprocess.pace import Pace
+from preprocess.queue.pace import Pace
+from preprocess.queue.waiting import PACE, WaitingTexts
 from preprocess.stats import tell_limit, waiting_tokens
 from preprocess.tokens import Encoded
-from preprocess.waiting import PACE, WaitingTexts
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.worker.deferred import Deferred
 

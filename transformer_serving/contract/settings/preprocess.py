@@ -11,8 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from transformer_serving.contract.setting import Setting, TextSetting
-from transformer_serving.contract.triton_addresses import is_unix, read_addresses, split_addresses
+from transformer_serving.contract.settings.setting import Setting, TextSetting
+from transformer_serving.contract.settings.triton_addresses import (
+    is_unix,
+    read_addresses,
+    split_addresses,
+)
 
 # clearml-serving's own, in whatever form its client takes.
 STOCK_GRPC = "CLEARML_DEFAULT_TRITON_GRPC_ADDR"

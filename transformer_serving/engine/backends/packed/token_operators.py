@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from transformer_serving.engine.backends.graph_sizes import Sizes, argument, listed, rank
+from transformer_serving.engine.backends.packed.graph_sizes import Sizes, argument, listed, rank
 
 
 def _names(*names: str) -> frozenset[str]:

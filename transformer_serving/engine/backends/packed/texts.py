@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from transformer_serving.engine.backends.exported_program import Call
-from transformer_serving.engine.backends.packed_graph import Index
+from transformer_serving.engine.backends.packed.graph import Index
 
 Numbers = NDArray[np.int32]
 

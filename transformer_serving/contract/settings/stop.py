@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from transformer_serving.contract.setting import Setting
+from transformer_serving.contract.settings.setting import Setting
 
 # Of compose, which also gives it to Docker; a pod's grace is computed by the chart.
 STOP_SECONDS = Setting(

@@ -18,7 +18,7 @@ from transformer_serving.desk.builders.language_model import check_engine_parame
 from transformer_serving.desk.builders.vllm import build_vllm
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import write_bundle
-from transformer_serving.desk.language_model import content_of
+from transformer_serving.desk.conversion.language_model import content_of
 from transformer_serving.desk.parity.continuations import (
     REFERENCE,
     TOLERANCES,

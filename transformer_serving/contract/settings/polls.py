@@ -5,7 +5,7 @@ Tested by tests/gateway/test_settings.py and tests/engine/test_container.py.
 
 from __future__ import annotations
 
-from transformer_serving.contract.setting import Setting
+from transformer_serving.contract.settings.setting import Setting
 
 _HELP = "Minutes between two looks at the endpoints."
 _MINUTES = (0.001, 86_400)

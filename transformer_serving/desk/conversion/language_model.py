@@ -31,6 +31,7 @@ from transformer_serving.desk.builders.language_model import (
 from transformer_serving.desk.builders.room import room_told
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.writer import BundleContent, write_bundle
+from transformer_serving.desk.conversion.workshop import Progress
 from transformer_serving.desk.export.language_model import export_language_model
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.continuations import (
@@ -48,7 +49,6 @@ from transformer_serving.desk.parity.golden_continuation import (
     surest,
 )
 from transformer_serving.desk.source.language_model import LanguageModelSource
-from transformer_serving.desk.workshop import Progress
 from transformer_serving.engine.proof.greedy_set import GreedySet
 
 HEAD = "generation"

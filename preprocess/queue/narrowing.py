@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from preprocess.ticket import Text
+from preprocess.queue.ticket import Text
 from transformer_serving.contract.errors import ServingError
 
 # One engine call of texts padded to a length: the error, or None when each has its row.

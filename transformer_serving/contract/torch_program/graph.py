@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from transformer_serving.contract.torch_operators import OPERATORS
+from transformer_serving.contract.torch_program.operators import OPERATORS
 
 # What a graph may call: some of ATen's operators, and Python's arithmetic on sizes.
 _OF_ATEN = re.compile(r"torch\.ops\.aten\.(\w+)\.\w+", re.ASCII)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from preprocess.admission import SURE
-from preprocess.impatience import Impatience
-from preprocess.pace import Pace
-from preprocess.ticket import Text
-from preprocess.waiting import Batch, WaitingTexts
+from preprocess.queue.admission import SURE
+from preprocess.queue.impatience import Impatience
+from preprocess.queue.pace import Pace
+from preprocess.queue.ticket import Text
+from preprocess.queue.waiting import Batch, WaitingTexts
 
 # A slow engine's calls are cut to about so long, for who waits behind them.
 LONG_CALL_S = 0.25

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from preprocess.queue.waiting import Place, WaitingTexts
 from preprocess.rows import Row
 from preprocess.tokens import Encoded
-from preprocess.waiting import Place, WaitingTexts
 
 
 class Stay(NamedTuple):

@@ -7,7 +7,7 @@ what is there: attention, which gets where each text begins; indices that count 
 its first or its last one. A graph with anything else across tokens is not packed.
 
 Whether a packed graph answers as the program does is asked of it before it serves
-(torch_packed.py).
+(calls.py).
 
 Tested by tests/engine/test_packed_graph.py.
 """
@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from torch.fx import Graph, GraphModule, Node
 
 from transformer_serving.engine.backends.exported_program import EMBEDDING, LoadedProgram
-from transformer_serving.engine.backends.graph_parts import Parts
-from transformer_serving.engine.backends.graph_sizes import (
+from transformer_serving.engine.backends.grouping import MASK, TOKENS, axis_of
+from transformer_serving.engine.backends.packed.graph_parts import Parts
+from transformer_serving.engine.backends.packed.graph_sizes import (
     Kind,
     Sizes,
     argument,
@@ -32,15 +33,14 @@ from transformer_serving.engine.backends.graph_sizes import (
     listed,
     rank,
 )
-from transformer_serving.engine.backends.grouping import MASK, TOKENS, axis_of
-from transformer_serving.engine.backends.packed_operators import (
+from transformer_serving.engine.backends.packed.operators import (
     Attention,
     first_of_text,
     last_of_text,
     of_text,
     texts,
 )
-from transformer_serving.engine.backends.token_operators import POINTWISE, VIEWS, stays
+from transformer_serving.engine.backends.packed.token_operators import POINTWISE, VIEWS, stays
 
 # The end of a slice that has none.
 _NO_END = 2**31

@@ -1,0 +1,1 @@
+"""What an operator sets, where several parts read it."""

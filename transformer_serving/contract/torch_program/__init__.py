@@ -1,0 +1,1 @@
+"""A bundle's program for PyTorch: torch's own JSON, read as data."""

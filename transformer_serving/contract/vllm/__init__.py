@@ -1,0 +1,1 @@
+"""Triton's vLLM backend: what starts its engine, and the tensors that it is asked with."""
