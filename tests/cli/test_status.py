@@ -37,6 +37,8 @@ def test_signs_of_rich_are_shown() -> None:
     values = {
         "parts": [part],
         "endpoints": endpoints,
+        "routes": [],
+        "unserved": [],
         "rollouts": [],
         "open_tritons": [],
         "running": True,
@@ -46,6 +48,32 @@ def test_signs_of_rich_are_shown() -> None:
     text = page.getvalue()
     for shown in (*NAMES, *REASONS, "[/no]", "stack in /w/[/x]/.stack"):
         assert shown in text
+
+
+def test_routes_and_what_is_not_served_are_told() -> None:
+    arms = [
+        {"endpoint": "a/1", "weight": 0.25, "is_there": True},
+        {"endpoint": "b", "weight": 0.75, "is_there": False},
+    ]
+    values = {
+        "parts": [],
+        "endpoints": [],
+        "routes": [
+            {"endpoint": "half[/]", "prefix": None, "arms": arms},
+            {"endpoint": "none", "prefix": "x", "arms": []},
+        ],
+        "unserved": [{"id": "0" * 32, "name": "one more", "endpoints": ["c", "d"]}],
+        "rollouts": [],
+        "open_tritons": [],
+        "running": True,
+    }
+    page = io.StringIO()
+    Console(file=page, width=300).print(_status_tables(Path("/w/.stack"), values))
+    text = page.getvalue()
+    assert "canary route half[/]: a/1 0.25, b 0.75 (not there)" in text
+    assert "canary route none: leads nowhere" in text
+    assert f"service 'one more' ({'0' * 32}) is not served" in text
+    assert "answer nobody: c, d" in text
 
 
 def test_a_stack_that_is_down_is_said_to_be_with_what_starts_it_in_one_piece(
@@ -90,6 +118,8 @@ def test_a_narrow_terminal_cuts_nothing(width: int) -> None:
     values = {
         "parts": [part],
         "endpoints": rows,
+        "routes": [],
+        "unserved": [],
         "rollouts": [],
         "open_tritons": [],
         "running": True,

@@ -397,6 +397,10 @@ def test_15_an_endpoint_that_is_not_ready_or_not_there(scene: Scene) -> None:
     scene.endpoints(READY, {**READY, "endpoint": "bad", "ready": False, "reason": reason})
     said = only(scene.subject, "endpoints")
     assert "endpoint bad is not ready" in said
+    problem = {"ready": False, "failure": None, "backend": None, "reason": "taken; choose another"}
+    scene.endpoints({**READY, "endpoint": "ill", **problem})
+    assert only(scene.subject, "endpoints") == "endpoint ill is not ready: taken; choose another"
+    scene.endpoints(READY, {**READY, "endpoint": "bad", "ready": False, "reason": reason})
     assert "10.4.0.26 is in release 24.09" in said
     good = dataclasses.replace(scene.subject, endpoint="good")
     assert not faults(good)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.serving import FIELDS
 from transformer_serving.contract.identity import stated_version
-from transformer_serving.engine.controller.control_plane.served import Served
+from transformer_serving.engine.controller.control_plane.served import Problem, Served
 from transformer_serving.engine.controller.figures import Figure, read_figures
 from transformer_serving.engine.controller.files.shared_config import shared
 from transformer_serving.engine.controller.records import (
@@ -176,6 +176,31 @@ def test_of_the_first_bundle_nothing_is_said_between_its_proof_and_its_service()
 
     assert proof("m")[0] == "proving"
     assert proof() == (None, "loading")
+
+
+def test_a_bundle_that_was_uploaded_again_has_not_lost_its_bytes() -> None:
+    """Where both are in service as one version, by the code that belongs to it."""
+    early = Version(7, "t", "", "onnxruntime", 7, True, "early", "c", 0.0)
+    stock = replace(early, number=1)
+    late = replace(stock, model_id="late")
+    problem = Problem("a (overwritten)", "", "early", "its bytes are gone", replaced_by="late")
+
+    def told(*versions: Version) -> bool:
+        records = {
+            str(at): ModelRecord(str(at), str(at), "f", (version,), "")
+            for at, version in enumerate(versions)
+        }
+        rows = endpoint_rows({}, [problem], records, {}, {}, Proving((), lambda _: None))
+        return [row.endpoint for row in rows] == ["a (overwritten)"]
+
+    assert not told(early, late)
+    assert not told(stock, early, late)
+    # By code of somebody else it may be what replaced it.
+    assert told(stock, late)
+    assert told(early)
+    assert told(early, replace(late, bundle_version=8))
+    bare = replace(early, number=1, bundle_version=None, verified=False)
+    assert told(bare, replace(bare, model_id="late"))
 
 
 def test_only_changes_are_told() -> None:

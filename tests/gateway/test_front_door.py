@@ -15,11 +15,16 @@ from starlette.responses import Response
 
 from tests.gateway.played_host import Ours, Processor, host_of
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.settings.setting import TextSetting
 from transformer_serving.contract.worker.request_context import current_operation
 from transformer_serving.gateway import shutdown
 from transformer_serving.gateway.body import incoming as body_module
 from transformer_serving.gateway.front_door import FrontDoor
-from transformer_serving.gateway.settings import read_settings
+from transformer_serving.gateway.settings import (
+    GENERATE_ENDPOINT,
+    ROOT_ENDPOINT,
+    read_settings,
+)
 
 JSON = (b"content-type", b"application/json")
 
@@ -124,6 +129,27 @@ async def test_a_path_of_a_setting_is_nobodys_without_it() -> None:
     for path in ("/generate", "//", ""):
         await door.post(path, b"{}", b"")
         assert not door.processor.asked
+
+
+@pytest.mark.parametrize(
+    ("path", "opened_by"),
+    [("/", ROOT_ENDPOINT), ("/generate", GENERATE_ENDPOINT), ("/generate/", GENERATE_ENDPOINT)],
+    ids=lambda one: getattr(one, "name", one),
+)
+async def test_a_path_of_a_setting_that_is_nobodys_names_the_setting(
+    path: str, opened_by: TextSetting
+) -> None:
+    door = Door()
+
+    async def has_nothing_there(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 404})
+
+    door.host.app = has_nothing_there
+    assert await door.post(path, b"{}", b"") == 404
+    assert opened_by.name in door.body["message"]
+    door.sent.clear()
+    assert await door.post("/generated", b"{}", b"") == 404
+    assert "TRANSFORMER_SERVING" not in str(door.sent)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])

@@ -5,12 +5,14 @@ import re
 import pytest
 
 from transformer_serving.contract.settings.polls import SERVING_POLL
-from transformer_serving.contract.settings.setting import Setting
+from transformer_serving.contract.settings.setting import Setting, TextSetting
 from transformer_serving.gateway.request_id import HEADER, request_id
 from transformer_serving.gateway.server import command
 from transformer_serving.gateway.settings import (
+    GENERATE_ENDPOINT,
     GRACEFUL_SECONDS,
     GRPC_PORT,
+    ROOT_ENDPOINT,
     SETTINGS,
     GatewaySettings,
     read_settings,
@@ -86,6 +88,18 @@ def test_a_wrong_value_names_its_variable(setting: object, value: str) -> None:
     name = setting.name  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=f"^{name} must be a (whole )?number from"):
         read_settings({name: value})
+
+
+@pytest.mark.parametrize("setting", [GENERATE_ENDPOINT, ROOT_ENDPOINT], ids=lambda one: one.name)
+def test_a_name_that_no_endpoint_can_have_names_its_variable(setting: TextSetting) -> None:
+    for good in ("masks", "masks/2"):
+        assert setting.text({setting.name: good}) == good
+    for wrong in ("/masks", "masks endpoint", "/serve/masks", "http://127.0.0.1:8080/serve/masks"):
+        with pytest.raises(
+            ValueError, match=f"^{setting.name} must be .*NAME or NAME/VERSION"
+        ) as e:
+            read_settings({setting.name: wrong})
+        assert wrong not in str(e.value)
 
 
 NUMBERS_AS_TEXTS = [

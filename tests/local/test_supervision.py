@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -399,6 +400,42 @@ def test_a_supervisor_that_answers_late_is_waited_for(
     finally:
         keeper.resume()
     assert len(asked) > 1
+
+
+class Looked(Supervisor):
+    """Says of the watchdog's process that it has another pid at each look, where it `restarts`; the
+    part is well from the third look on."""
+
+    def __init__(self, state: Path, *, restarts: bool) -> None:
+        super().__init__(state)
+        self.looks, self.restarts = 0, restarts
+
+    def processes(self) -> dict[str, Process]:
+        self.looks += 1
+        if self.looks == 3:
+            beat_file(self.state, BY_NAME["watchdog"]).touch()
+        found = super().processes()
+        if self.restarts:
+            found["watchdog"] = replace(found["watchdog"], pid=self.looks)
+        return found
+
+
+def test_a_part_that_goes_on_starting_is_waited_for_longer(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that ends again and again is not, and who gives up says what goes on."""
+    start(watchdog=STAYS)
+    record = require_record(tmp_path)
+    monkeypatch.setattr(stack, "_WAIT_S", 0.0)
+    starting = Looked(tmp_path, restarts=False)
+    stack.wait_until_healthy(tmp_path, record, starting, ("watchdog",))
+    assert starting.looks == 3
+    beat_file(tmp_path, BY_NAME["watchdog"]).unlink()
+    with pytest.raises(Failure, match="watchdog did not become healthy within 0 s") as failed:
+        stack.wait_until_healthy(tmp_path, record, Looked(tmp_path, restarts=True), ("watchdog",))
+    said = str(failed.value)
+    assert f"goes on starting: see it with 'transformer-serving status --state {tmp_path}'" in said
+    assert said.endswith(f"end it: transformer-serving down --state {tmp_path}")
 
 
 _WITH_FEW_FILES = """

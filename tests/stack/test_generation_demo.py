@@ -3,6 +3,7 @@ the page at / in a real Chromium."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import subprocess
@@ -17,7 +18,8 @@ import pytest
 
 from tests.browser import PROGRAM, Tab, browser
 from tests.engine.triton_server import wait_until
-from tests.stack.conftest import Stack, started
+from tests.stack.conftest import ROOT, Stack, started
+from transformer_serving.desk.demo import EMBEDDER
 from transformer_serving.desk.demo.generation import PROMPT
 
 pytestmark = pytest.mark.long
@@ -107,6 +109,36 @@ def test_it_is_at_the_recipes_path_of_a_stack_that_is_started_with_it(shown: Sho
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert json.loads(done.stdout) == shown.stack.post(NAME, {"text": PROMPT})[1]
+
+
+def calls_of_the_openai_page() -> list[tuple[str, dict[str, Any]]]:
+    """Path and body of each call of the page's first example."""
+    page = (ROOT / "docs" / "protocols" / "openai.md").read_text("utf-8")
+    example = page.partition("```python\n")[2].partition("```")[0]
+    found = []
+    for node in ast.walk(ast.parse(example)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".create"):
+            path = ast.unparse(node.func).removeprefix("client.").removesuffix(".create")
+            body = {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
+            found.append((path.replace(".", "/"), body))
+    return found
+
+
+def test_the_first_example_of_the_openai_page_is_answered(shown: Shown) -> None:
+    asked = []
+    for path, body in calls_of_the_openai_page():
+        if body["model"] == EMBEDDER:  # of the other demo
+            continue
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{shown.stack.base}/v1/{path}", json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )  # fmt: skip
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            said = answer.read().decode()
+        asked.append(body["model"])
+        assert "error" not in said, said
+        assert body.get("stream", False) == said.endswith("data: [DONE]\n\n")
+    assert asked == [NAME, NAME]
 
 
 def test_pages_are_recited(shown: Shown) -> None:

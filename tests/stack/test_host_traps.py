@@ -20,6 +20,10 @@ from tests.stack.small_bundles import TEXT, Parts, write_small
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.deploy.endpoint import deploy
+from transformer_serving.desk.deploy.model_add import add_arguments
+from transformer_serving.desk.doctor.finding import OK
+from transformer_serving.desk.doctor.subject import subject_of
+from transformer_serving.desk.doctor.triton import check_endpoints
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import require_record
 from transformer_serving.desk.local.stack import Stack as Running
@@ -31,14 +35,34 @@ BODY = {"text": TEXT}
 
 
 def test_two_uploads_of_one_file_name(desk: Desk) -> None:
-    """By the raw command the second replaces the first, which status tells; deploy keeps apart."""
+    """By the raw command the second replaces the first, which status tells of that one; deploy
+    keeps apart."""
     stack = desk.stack
     for name, scale in (("early", 2.0), ("late", 3.0)):
         model = desk.upload(name, "--path", str(desk.model(scale, "same_name.onnx")))
         desk.add(name, "--model-id", model)
-    wanted = {"early (overwritten)", "late (overwritten)"}
-    stack.until(lambda: wanted <= stack.rows().keys(), "status tells of both")
+    stack.until(lambda: "early (overwritten)" in stack.rows(), "status tells of it")
+    assert "late (overwritten)" not in stack.rows()
     assert "--destination" in stack.rows()["early (overwritten)"]["reason"]
+
+
+def test_two_uploads_of_one_bundle(desk: Desk) -> None:
+    """The later upload replaced the bytes by the same, and nothing is wrong."""
+    stack = desk.stack
+    bundle = write_small(desk.folder / "twice", Parts(scale=4))
+    for name in ("first", "second"):
+        model = desk.upload(name, "--path", str(bundle.model_folder))
+        stack.clearml_serving(*add_arguments(bundle, name, model))
+    ready = {"first", "second"}
+    stack.until(
+        lambda: all(stack.rows().get(name, {}).get("ready") for name in ready), "both are ready"
+    )
+    assert not {f"{name} (overwritten)" for name in ready} & stack.rows().keys()
+    subject = subject_of(stack.state)
+    for name in sorted(ready):
+        assert [one.status for one in check_endpoints(replace(subject, endpoint=name))] == [OK]
+    version = bundle.manifest.bundle_version
+    assert [stack.seen(name, BODY).version for name in sorted(ready)] == [version] * 2
 
 
 def test_eight_deploys_at_once(desk: Desk) -> None:

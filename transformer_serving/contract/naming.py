@@ -54,6 +54,12 @@ AUTO_UPDATED = NameRule(
     lambda name: "/" not in name,
     "clearml-serving cannot auto-update a name with '/'; choose another name",
 )
+# As requests name one: with its version, or without.
+ASKED = NameRule(
+    lambda name: SERVED.allows(name) and re.fullmatch("[^/]+(/[^/]+)?/*", name),
+    "must be an endpoint's NAME or NAME/VERSION, which do not begin with '.' or '/' and take only "
+    f"the letters a to z, digits and {UNQUOTED_MARKS}",
+)
 # What a URL, a folder and a figure's label take as it is.
 DEPLOYED = NameRule(
     re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*").fullmatch,

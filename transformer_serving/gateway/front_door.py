@@ -37,7 +37,7 @@ from transformer_serving.gateway.cards import Cards
 from transformer_serving.gateway.connections import KEPT_SECONDS, Connections
 from transformer_serving.gateway.crowd import Crowd
 from transformer_serving.gateway.descriptions import DESCRIPTIONS
-from transformer_serving.gateway.descriptions.description import Question, nothing_there, tell
+from transformer_serving.gateway.descriptions.description import Question, tell
 from transformer_serving.gateway.exchange import Exchange
 from transformer_serving.gateway.figures.metrics import PATH as METRICS, Metrics
 from transformer_serving.gateway.figures.traffic import NOBODY, Traffic, Visit
@@ -46,7 +46,7 @@ from transformer_serving.gateway.health import PLAIN, PREFIX, Health
 from transformer_serving.gateway.host.errors import unknown_response
 from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
 from transformer_serving.gateway.page.files import PageFiles
-from transformer_serving.gateway.paths_by_setting import PathsBySetting
+from transformer_serving.gateway.paths_by_setting import PathsBySetting, nobody_there
 from transformer_serving.gateway.request_lines import RefusalLines, RequestLine
 from transformer_serving.gateway.request_trace import trace_of
 from transformer_serving.gateway.rollout.mirror import Mirroring
@@ -217,7 +217,7 @@ class FrontDoor:
         elif exchange.path == METRICS:
             await self._metrics.answer(send, exchange.headers.get(b"accept", b""))
         elif not await exchange.asks(self._host.app):
-            await self._refuse_unread(nothing_there(), exchange)
+            await self._refuse_unread(nobody_there(exchange.scope), exchange)
 
     def _key_of(self, call: Call | None, exchange: Exchange) -> Key | None:
         """The key that lets the request in, None where none is asked for.

@@ -7,13 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError
 from transformer_serving.gateway.asgi import Scope, path_of
+from transformer_serving.gateway.descriptions.description import nothing_there
 from transformer_serving.gateway.routes import Call
-from transformer_serving.gateway.settings import GENERATE, ROOT, GatewaySettings
+from transformer_serving.gateway.settings import (
+    GENERATE,
+    GENERATE_ENDPOINT,
+    ROOT,
+    ROOT_ENDPOINT,
+    GatewaySettings,
+)
 from transformer_serving.gateway.short_way import RequestedEndpoint
 
 # As they are asked, and as figures and the document have them: FastAPI's take a slash more, too.
 _ASKED = {GENERATE: GENERATE, f"{GENERATE}/": GENERATE, ROOT: ROOT}
+
+_SETTINGS = {GENERATE: GENERATE_ENDPOINT, ROOT: ROOT_ENDPOINT}
 
 
 def named_path(path: str) -> str | None:
@@ -36,3 +46,16 @@ class PathsBySetting:
         if not self._calls or scope["method"] != "POST":
             return None
         return self._calls.get(named_path(path_of(scope)) or "")
+
+
+def nobody_there(scope: Scope) -> ServingError:
+    """What is asked there where nobody answers; of one of these paths with the name of what opens
+    it."""
+    path = named_path(path_of(scope)) if scope["method"] == "POST" else None
+    if path is None:
+        return nothing_there()
+    return ServingError(
+        UNKNOWN_ENDPOINT,
+        f"POST {path} asks the endpoint that {_SETTINGS[path].name} names, and it names none; set "
+        "it where the gateway is started",
+    )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from transformer_serving.contract.body_limits import USUAL_ELEMENTS
+from transformer_serving.contract.naming import ASKED
 from transformer_serving.contract.settings.setting import Setting, TextSetting
 
 MAX_BODY_BYTES = Setting(
@@ -85,11 +86,13 @@ GENERATE_ENDPOINT = TextSetting(
     "TRANSFORMER_SERVING_GENERATE_ENDPOINT",
     "",
     "Name of the endpoint, or NAME/VERSION, that POST /generate asks; empty: none.",
+    rule=ASKED,
 )
 ROOT_ENDPOINT = TextSetting(
     "TRANSFORMER_SERVING_ROOT_ENDPOINT",
     "",
     "Name of the endpoint, or NAME/VERSION, that POST / asks; empty: none.",
+    rule=ASKED,
 )
 LOG_REQUESTS = Setting(
     "TRANSFORMER_SERVING_LOG_REQUESTS",

@@ -10,24 +10,30 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from transformer_serving.contract.naming import NameRule, name_fault
+
 _NUMBER = r"^(\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?)?$"
 _WHOLE = r"^(\+?[0-9]+(\.0*)?([eE]\+?[0-9]+)?)?$"
 
 
 @dataclass(frozen=True)
 class TextSetting:
-    """Its name and default, the sentence for the docs, and what it must be one of, if so."""
+    """Its name and default, the sentence for the docs, and what it must be one of, or what a name
+    in it must be, if so; no text is no name."""
 
     name: str
     default: str
     help: str
     choices: tuple[str, ...] = ()
+    rule: NameRule | None = None
 
     def text(self, environment: Mapping[str, str]) -> str:
         """Raises ValueError naming the variable."""
         text = environment.get(self.name) or self.default
         if self.choices and text not in self.choices:
             raise ValueError(f"{self.name} must be one of {', '.join(self.choices)}")
+        if text and self.rule and (fault := name_fault(text, self.rule)):
+            raise ValueError(f"{self.name} {fault}")
         return text
 
 

@@ -47,28 +47,34 @@ def parse_sections_once() -> None:
     before = module.text_to_config_dict
     if hasattr(before, "__wrapped__"):
         return
-    parser = _parser()
-    unquoted: Any = importlib.import_module("clearml.utilities.dicts").hocon_unquote_key
 
-    @lru_cache(maxsize=_KEPT)
-    def parsed(text: str) -> Any:
-        try:
-            return unquoted(parser.parse(text))
-        except SectionRefused:
-            raise
-        except Exception as error:
-            # Theirs quotes all of the text.
-            line, column = getattr(error, "lineno", None), getattr(error, "column", None)
-            place = "" if line is None else f" at line {line}, column {column}"
-            raise SectionFault(f"could not be parsed{place} ({type(error).__name__})") from None
+    _parser()
 
     @wraps(before)
     def text_to_config_dict(text: str) -> Any:
-        # Who asks may change what it gets.
-        return copy.deepcopy(parsed(text))
+        return parsed_section(text)
 
     module.text_to_config_dict = text_to_config_dict
     _name_sections(module.Task)
+
+
+def parsed_section(text: str) -> Any:
+    """What a section's text says, for who asks to keep. Raises SectionFault, as above."""
+    return copy.deepcopy(_parsed(text))
+
+
+@lru_cache(maxsize=_KEPT)
+def _parsed(text: str) -> Any:
+    unquoted: Any = importlib.import_module("clearml.utilities.dicts").hocon_unquote_key
+    try:
+        return unquoted(_parser().parse(text))
+    except SectionRefused:
+        raise
+    except Exception as error:
+        # Theirs quotes all of the text.
+        line, column = getattr(error, "lineno", None), getattr(error, "column", None)
+        place = "" if line is None else f" at line {line}, column {column}"
+        raise SectionFault(f"could not be parsed{place} ({type(error).__name__})") from None
 
 
 def _name_sections(task_class: Any) -> None:
@@ -85,6 +91,7 @@ def _name_sections(task_class: Any) -> None:
     task_class._get_configuration_dict = _get_configuration_dict
 
 
+@lru_cache(maxsize=1)
 def _parser() -> Any:
     """The SDK's own, as a module of its own: where it comes upon either, it is refused.
 

@@ -90,7 +90,25 @@ def _status_tables(state: Path, values: dict[str, Any]) -> Group:
         Text(f"rollout of {row['endpoint']} to bundle {row['bundle_version']}: {row['words']}")
         for row in values["rollouts"]
     ]
-    return Group(parts, endpoints, *rollouts, *watched, *opened)
+    routes = [Text(f"canary route {row['endpoint']}: {_arms(row)}") for row in values["routes"]]
+    unserved = [
+        Text(
+            f"serving service '{row['name']}' ({row['id']}) is not served; its endpoints answer "
+            f"nobody: {', '.join(row['endpoints'])}",
+            style="bold yellow",
+        )
+        for row in values["unserved"]
+    ]
+    return Group(parts, endpoints, *routes, *unserved, *rollouts, *watched, *opened)
+
+
+def _arms(route: dict[str, Any]) -> str:
+    """Each endpoint with its weight."""
+    arms = [
+        f"{arm['endpoint']} {arm['weight']:g}{'' if arm['is_there'] else ' (not there)'}"
+        for arm in route["arms"]
+    ]
+    return ", ".join(arms) or "leads nowhere"
 
 
 def _down(state: Path) -> Text:

@@ -87,6 +87,13 @@ class Subject:
         except SilentSupervisor as silent:
             return silent
 
+    @cached_property
+    def started_with(self) -> Mapping[str, str]:
+        """The environment of the embedded stack that runs; empty where nobody can tell."""
+        from transformer_serving.desk.local.supervision import Supervisor
+
+        return (Supervisor(self.state).environment() if self.running else None) or {}
+
     @property
     def was_started(self) -> bool:
         """And not stopped since by `down`."""

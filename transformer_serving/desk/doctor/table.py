@@ -17,6 +17,7 @@ from transformer_serving.desk.doctor import (
     log_lines,
     machine,
     parts,
+    services,
     triton,
 )
 from transformer_serving.desk.doctor.finding import Findings, Named
@@ -165,6 +166,14 @@ CHECKS = (
         "it is not ready, missing, or its engine does not fit, or the controller no longer writes; "
         "a warning when its last good bundle serves on",
         triton.check_endpoints,
+    ),
+    Check(
+        "services",
+        "the serving services of the embedded control plane, canary routes, and the settings that "
+        "name an endpoint",
+        "never: a warning for endpoints of a service that is not served, and where a route or a "
+        "setting names an endpoint that is not there",
+        services.check_services,
     ),
     Check(
         "bundle",

@@ -172,10 +172,10 @@ def _endpoint(row: Mapping[str, Any], subject: Subject, past: str) -> Findings:
         yield failure(f"endpoint {name}: {fault}", "deploy a bundle that was converted for it")
     if not row.get("ready"):
         known = next(iter(explain(reason)), None)
-        yield failure(
-            f"endpoint {name} is not ready: {reason or 'no reason given'}",
-            known.fix if known else f"see '{command_line('logs controller', subject.state)}'",
-        )
+        fix = known.fix if known else f"see '{command_line('logs controller', subject.state)}'"
+        if not known and _is_problem(row):
+            reason, _, fix = reason.rpartition("; ")
+        yield failure(f"endpoint {name} is not ready: {reason or 'no reason given'}", fix)
     elif reason:
         yield warning(
             f"endpoint {name} serves its last good bundle, and what starts now answers 503: "
@@ -187,6 +187,17 @@ def _endpoint(row: Mapping[str, Any], subject: Subject, past: str) -> Findings:
     elif not faults:
         mark = "" if row.get("verified") else ", unverified: added by hand"
         yield ok(f"endpoint {name} is ready{mark}{past}")
+
+
+def _is_problem(row: Mapping[str, Any]) -> bool:
+    """Whether it is of what the controller cannot take up at all, whose reason ends with the fix:
+    no change of it was tried, none is under way, and it has nothing loaded.
+    """
+    return (
+        "; " in str(row.get("reason") or "")
+        and row.get("failure", "") is None
+        and row.get("backend", "") is None
+    )
 
 
 def _engine(row: Mapping[str, Any], subject: Subject) -> Iterator[str]:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
@@ -34,6 +35,7 @@ from transformer_serving.desk.local.record import (
     usable,
     with_room,
 )
+from transformer_serving.desk.local.services import read_services
 from transformer_serving.desk.local.sockets import remove_sockets_of, sockets_of
 from transformer_serving.desk.local.supervision import SilentSupervisor, Supervisor, stopped
 from transformer_serving.desk.local.turn import own_turn
@@ -48,7 +50,9 @@ from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.versions.lock import read_lock
 
 SERVICE = "transformer-serving"
-_WAIT_S = 60.0
+# For a part that ended meanwhile or never ran; and for one whose process lives on and is still
+# starting, as two workers with ten endpoints are for most of a minute on two busy cores.
+_WAIT_S, _STARTING_S = 60.0, 180.0
 
 
 @dataclass(frozen=True)
@@ -142,15 +146,18 @@ def wait_until_healthy(
 ) -> None:
     """Wait until each named part is well. Raises Failure naming the first that is not, or at once
     where the supervisor is not there any more.
+
+    A part that goes on starting in one and the same process is waited for longer.
     """
-    deadline = time.monotonic() + _WAIT_S
+    begun = time.monotonic()
+    first: dict[str, int | None] = {}
     while True:
         try:
             processes = supervisor.processes()
             is_up = bool(processes) or supervisor.is_up()
         except SilentSupervisor:
             # While models load a machine may have no time for it.
-            if time.monotonic() > deadline:
+            if time.monotonic() - begun > _WAIT_S:
                 raise
             time.sleep(0.15)
             continue
@@ -162,15 +169,21 @@ def wait_until_healthy(
         ill = [status for status in statuses if status.health != "ok"]
         if not ill:
             return
-        if time.monotonic() > deadline:
+        starts = all(one.pid and first.setdefault(one.name, one.pid) == one.pid for one in ill)
+        if time.monotonic() - begun > (limit_s := _STARTING_S if starts else _WAIT_S):
             # A full disk keeps logs empty.
             check_room(state)
-            log = state / "logs" / f"{ill[0].name}.log"
-            raise Failure(
-                f"{ill[0].name} did not become healthy within {_WAIT_S:.0f} s: {ill[0].health}; "
-                f"its log: {log}"
-            )
+            raise _not_healthy(state, ill[0], limit_s)
         time.sleep(0.15)
+
+
+def _not_healthy(state: Path, part: health.PartStatus, limit_s: float) -> Failure:
+    log = state / "logs" / f"{part.name}.log"
+    return Failure(
+        f"{part.name} did not become healthy within {limit_s:.0f} s: {part.health}; its log: "
+        f"{log}; the stack goes on starting: see it with '{command_line('status', state)}', "
+        f"or end it: {command_line('down', state)}"
+    )
 
 
 def stop(state: Path, report: StepReport) -> int:
@@ -208,12 +221,17 @@ def status(state: Path, record: StackRecord) -> dict[str, Any]:
     """The stack as `status --json` prints it."""
     supervisor = Supervisor(state)
     processes = supervisor.processes()
+    parts = health.all_parts(state, record, processes)
+    well = any(part.name == "control-plane" and part.health == "ok" for part in parts)
+    services = read_services(record) if well else None
     return {
         "state": str(state),
         "running": bool(processes),
         "serving_id": record.serving_id,
-        "parts": [asdict(row) for row in health.all_parts(state, record, processes)],
+        "parts": [asdict(row) for row in parts],
         "endpoints": health.endpoint_rows(state) if processes else [],
+        "routes": [asdict(row) for row in services.routes] if services else [],
+        "unserved": [asdict(row) for row in services.unserved] if services else [],
         "rollouts": health.rollout_rows(state) if processes else [],
         "open_tritons": [asdict(row) for row in open_tritons(os.environ, own=record.triton.http)],
     }

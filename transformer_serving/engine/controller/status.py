@@ -101,8 +101,25 @@ def endpoint_rows(
         )
         for model in models
     ]
-    rows += [_problem_row(problem) for problem in problems]
+    rows += [
+        _problem_row(problem)
+        for problem in problems
+        if not _is_replaced_by_its_like(problem, records.values())
+    ]
     return sorted(rows, key=lambda row: row.endpoint)
+
+
+def _is_replaced_by_its_like(problem: Problem, records: Collection[ModelRecord]) -> bool:
+    """Whether the later upload brought the same bundle: both are in service with one version, and
+    the code of an endpoint says that it is what belongs to it.
+    """
+    current = [record.current for record in records]
+    later = {one.bundle_version for one in current if one.model_id == problem.replaced_by}
+    return any(
+        one.verified and one.number == one.bundle_version and one.bundle_version in later
+        for one in current
+        if one.model_id == problem.model_id
+    )
 
 
 def _failures_of(

@@ -73,11 +73,14 @@ class ControlPlaneError(EngineError):
 
 @dataclass(frozen=True)
 class _Model:
-    """What the registry says of a model: where its bytes are and when they last changed."""
+    """What the registry says of a model: where its bytes are, when they last changed, and since
+    when it is there.
+    """
 
     uri: str
     framework: str
     last_update: str
+    created: str
 
 
 class ClearmlControlPlane:
@@ -114,7 +117,8 @@ class ClearmlControlPlane:
         ours = {url: ep for url, ep in found.items() if ep.engine_type == "triton"}
         self._artifacts = dict(task.artifacts)
         self._models = _read_models(task, {ep.model_id for ep in ours.values() if ep.model_id})
-        uris = {model: known.uri for model, known in self._models.items()}
+        by_age = sorted(self._models.items(), key=lambda item: item[1].created)
+        uris = {model: known.uri for model, known in by_age}
         self._problems = found_problems(task, found, uris, self._lost_adds)
         self._gone_tasks.delete_when_due(task)
         return [self._served(url, endpoint) for url, endpoint in ours.items()]
@@ -283,7 +287,7 @@ def _read_models(task: Task, identities: set[str]) -> dict[str, _Model]:
         answer: Any = task.send(
             model_calls.GetAllRequest(
                 id=wanted[first : first + _PAGE],
-                only_fields=["id", "uri", "framework", "last_update"],
+                only_fields=["id", "uri", "framework", "last_update", "created"],
                 page=0,
                 page_size=_PAGE,
             )
@@ -292,6 +296,6 @@ def _read_models(task: Task, identities: set[str]) -> dict[str, _Model]:
             raise ControlPlaneError("the models of the endpoints could not be read")
         for model in answer.response.models:
             found[str(model.id)] = _Model(
-                model.uri or "", model.framework or "", str(model.last_update)
+                model.uri or "", model.framework or "", str(model.last_update), str(model.created)
             )
     return found

@@ -20,9 +20,9 @@ _LOST = (
     "another writer at the same time undid its last 'clearml-serving model add'; add it again, "
     "only one writer at a time"
 )
-_DOUBLED = (
-    "its model and another endpoint's have one address, so the later upload replaced the earlier "
-    "one's bytes; upload them again, each with a --destination of its own"
+_REPLACED = (
+    "its model and a later one have one address, so the later upload replaced its bytes; upload it "
+    "again with a --destination of its own, and add the endpoint with that"
 )
 
 
@@ -30,7 +30,7 @@ def found_problems(
     task: Task, found: Mapping[str, ModelEndpoint], uris: Mapping[str, str], lost_adds: LostAdds
 ) -> list[Problem]:
     """Of the serving task as it was read last, and its endpoints by address; `uris` are where the
-    bytes of their models are, by the models' ids.
+    bytes of their models are, by the models' ids, the newest model last.
     """
     watched = task.get_configuration_object_as_dict("model_monitoring") or {}
     plain = {ep.serving_url.strip("/"): ep.model_id or "" for ep in found.values()}
@@ -38,17 +38,21 @@ def found_problems(
     entries = {row.name: row.model for row in (task.data.models and task.data.models.input) or ()}
     others = [name.strip("/") for name in watched]
     lost = lost_adds.look(entries, plain, versioned, others)
-    # Two models of one address: the bytes are those of the later upload.
-    addresses: dict[str, list[str]] = {}
-    for model, uri in uris.items():
-        addresses.setdefault(uri, []).append(model)
-    doubled = {model for ids in addresses.values() if len(ids) > 1 for model in ids}
+    # Of several models of one address the bytes are those of the latest upload.
+    latest = {uri: model for model, uri in uris.items()}
+    replaced = {model: latest[uri] for model, uri in uris.items() if latest[uri] != model}
     return [
         *(Problem(f"{name} (lost)", "", model, _LOST) for name, model in lost),
         *(
-            Problem(f"{url} (overwritten)", "", endpoint.model_id, _DOUBLED)
+            Problem(
+                f"{url} (overwritten)",
+                "",
+                endpoint.model_id,
+                _REPLACED,
+                replaced_by=replaced[endpoint.model_id],
+            )
             for url, endpoint in found.items()
-            if endpoint.model_id in doubled
+            if endpoint.model_id in replaced
         ),
         *(
             Problem(name, "", "", fault)

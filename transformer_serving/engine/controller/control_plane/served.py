@@ -35,12 +35,16 @@ class Served:
 
 @dataclass(frozen=True)
 class Problem:
-    """An endpoint that cannot be taken up at all, and why."""
+    """An endpoint that cannot be taken up at all, and why.
+
+    `replaced_by`: the model whose upload replaced the bytes of this one's, '' where none did.
+    """
 
     endpoint: str
     model: str
     model_id: str
     reason: str
+    replaced_by: str = ""
 
 
 class ControlPlane(Protocol):

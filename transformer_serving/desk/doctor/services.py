@@ -1,0 +1,81 @@
+"""What the embedded stack's serving service leads to, and what waits in one that is not served.
+
+Tested by tests/doctor/test_services.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from transformer_serving.desk.command_line import command_line
+from transformer_serving.desk.doctor.finding import Finding, Findings, ok, skipped, warning
+from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.local.services import Route, Services, Unserved, read_services
+from transformer_serving.gateway.settings import GENERATE_ENDPOINT, ROOT_ENDPOINT
+
+
+def check_services(subject: Subject) -> Findings:
+    if subject.record is None:
+        yield skipped("no embedded stack is looked at")
+        return
+    if not subject.running and subject.silent is None:
+        yield skipped(f"the embedded stack is down; start it: {command_line('up', subject.state)}")
+        return
+    services = read_services(subject.record)
+    if services is None:
+        yield skipped("the embedded control plane does not answer")
+        return
+    found = [
+        *(_unserved(service, subject) for service in services.unserved),
+        *(fault for route in services.routes for fault in _of_route(route)),
+        *_of_settings(services, subject.started_with),
+    ]
+    yield from found or [ok("what leads to an endpoint leads to one that is there")]
+
+
+def _unserved(service: Unserved, subject: Subject) -> Finding:
+    names = ", ".join(service.endpoints)
+    return warning(
+        f"serving service '{service.name}' ({service.id}) has endpoints that nobody serves: "
+        f"{names}; the stack serves {subject.environment.get('CLEARML_SERVING_TASK_ID')} alone",
+        f'eval "$({command_line("env", subject.state)})", then add them there: clearml-serving '
+        f'--id "$CLEARML_SERVING_TASK_ID" model add …; and take them from the other: '
+        f"clearml-serving --id {service.id} model remove --endpoint NAME",
+    )
+
+
+def _of_route(route: Route) -> Findings:
+    again = (
+        f'remove it, clearml-serving --id "$CLEARML_SERVING_TASK_ID" model remove --endpoint '
+        f"{route.endpoint}, and add it again with endpoints that are there"
+    )
+    lost = [arm for arm in route.arms if not arm.is_there]
+    if len(lost) == len(route.arms):
+        yield warning(f"canary route {route.endpoint} leads nowhere: {_why_nowhere(route)}", again)
+        return
+    for arm in lost:
+        yield warning(
+            f"canary route {route.endpoint} names {arm.endpoint}, which is not there: its share, "
+            f"weight {arm.weight:g}, goes to the others",
+            f"add endpoint {arm.endpoint}; or {again}",
+        )
+
+
+def _why_nowhere(route: Route) -> str:
+    if route.arms:
+        return f"{', '.join(arm.endpoint for arm in route.arms)}: none is there"
+    if route.prefix:
+        return f"no endpoint begins with {route.prefix}"
+    return "its weights are not as many as its endpoints"
+
+
+def _of_settings(services: Services, started_with: Mapping[str, str]) -> Findings:
+    there = {*services.endpoints, *(route.endpoint for route in services.routes)}
+    for setting in (ROOT_ENDPOINT, GENERATE_ENDPOINT):
+        named = started_with.get(setting.name, "").rstrip("/")
+        if named and named not in there:
+            yield warning(
+                f"{setting.name} names {named}, and no such endpoint is there: 404",
+                f"there are: {', '.join(sorted(there)) or 'none'}; deploy it, or name another one "
+                "and start the stack again",
+            )
