@@ -316,6 +316,7 @@ def test_an_allowed_precision_that_is_not_made_leaves_the_other_one(
 
     monkeypatch.setattr("transformer_serving.desk.builders.quantization.write_dynamic_int8", fail)
     command = ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle"), "--json"]
+    command += ["--seq-len", "8", "20", "40", "--batch", "1", "2", "6"]
     done = CliRunner().invoke(main, [*command, "--engine", "onnxruntime", "--allow", "int8"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
@@ -347,6 +348,7 @@ def test_int8_that_fails_parity_is_not_measured(
         TOLERANCES, "int8", Tolerance(difference=0.0, cosine=1.0, agreement=1.0, raw=0.0)
     )
     command = ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle")]
+    command += ["--seq-len", "8", "20", "40", "--batch", "1", "2", "6"]
     done = CliRunner().invoke(main, [*command, "--allow", "int8", "--precision", "auto", "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
