@@ -219,7 +219,7 @@ def asked():
     return [key for key in keys() if '"m/7"' in key and "mirrored" not in key]
 
 for number in range(100):
-    door._mirroring._count(mirror, "differs")
+    door._serving.mirroring._count(mirror, "differs")
 before = asked()
 endpoint = processor._endpoints.pop("m/7")
 golden("1", "m")
@@ -227,7 +227,7 @@ now += 3601
 golden("1", "m")
 gone = asked()
 processor._endpoints["m/7"] = endpoint
-door._mirroring._count(mirror, "differs")
+door._serving.mirroring._count(mirror, "differs")
 tell(before, gone, page())
 """
 
