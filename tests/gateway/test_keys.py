@@ -40,7 +40,7 @@ from transformer_serving.contract.worker.log_lines import JsonLines
 from transformer_serving.contract.worker.request_context import current_key, current_request
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.cli.stack import _show_curl
+from transformer_serving.desk.cli.demo import _show_curl
 from transformer_serving.desk.demo import DemoBundle
 from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.target import DeployTarget
