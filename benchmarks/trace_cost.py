@@ -75,7 +75,7 @@ class Site:
         from transformer_serving.contract.worker.spans import open_queue
         from transformer_serving.contract.worker.tracing import Tracing
         from transformer_serving.gateway.figures.traffic import Traffic
-        from transformer_serving.gateway.short_way import RequestedEndpoint
+        from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
 
         self.made: Any = Preprocess(
             (BUNDLE / "endpoint.json").read_bytes(), (BUNDLE / "tokenizer.json").read_bytes

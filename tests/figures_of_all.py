@@ -16,8 +16,9 @@ from transformer_serving.gateway.figures.metrics import Metrics, tell_syncs
 from transformer_serving.gateway.figures.page import page
 from transformer_serving.gateway.figures.traffic import Traffic
 from transformer_serving.gateway.golden_rounds import GoldenResult
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
 from transformer_serving.gateway.rollout.mirror import Mirror, Mirroring
-from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
+from transformer_serving.gateway.short_way import ShortWay
 
 NAME = "texts"
 

@@ -58,7 +58,7 @@ def _key(source: ModelSource) -> str:
     """All that an export reads; nothing of it is the tokenizer's text."""
     given = (
         source.task, source.head, source.model_type, source.max_length, source.takes_token_types,
-        source.tokenizer.pad_id, source.sentence, onnx._INLINE_LIMIT,
+        source.tokenizer.pad_id, source.sentence, onnx.INLINE_LIMIT,
     )  # fmt: skip
     found = hashlib.sha256(repr(given).encode())
     for path in sorted(source.folder.rglob("*")):

@@ -249,7 +249,7 @@ def test_too_few_positions_for_a_golden_request_are_refused_before_any_work(
     with pytest.raises(ConversionRefused, match=f"at least {least}"):
         convert(replace(request, max_length=least - 1), tmp_path / "bundle", quiet)
     # As few as an endpoint may have without being asked to.
-    monkeypatch.setattr(language_model_source, "_LONGEST_UNASKED", least)
+    monkeypatch.setattr(language_model_source, "LONGEST_UNASKED", least)
     done = convert(replace(request, max_length=None), tmp_path / "bundle", quiet)
     assert done.bundle.endpoint.tokens.max_length == least
     assert done.bundle.manifest.golden.answer["text"]

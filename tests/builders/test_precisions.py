@@ -176,7 +176,7 @@ def test_weights_beside_the_graph_are_never_taken_into_one_message(
     monkeypatch.setattr(onnxruntime, "InferenceSession", from_a_file)
     monkeypatch.setattr("onnx.shape_inference.infer_shapes", refuse)
     monkeypatch.setattr("onnxruntime.transformers.float16.infer_shapes", refuse)
-    monkeypatch.setattr("transformer_serving.desk.builders.half_precision._INLINE_LIMIT", 0)
+    monkeypatch.setattr("transformer_serving.desk.builders.half_precision.INLINE_LIMIT", 0)
     found = logits("onnxruntime", "fp16", graph, tmp_path / "apart", feeds)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     names = sorted(path.name for path in (tmp_path / "apart").iterdir())

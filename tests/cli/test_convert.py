@@ -207,7 +207,7 @@ def test_tokens_that_the_model_has_no_row_for_are_remarked_on_and_refused(tmp_pa
 def test_an_endpoint_of_shorter_texts_than_its_models_is_remarked_on(
     tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
 ) -> None:
-    monkeypatch.setattr(endpoint_json, "_LONGEST_UNASKED", 24)
+    monkeypatch.setattr(endpoint_json, "LONGEST_UNASKED", 24)
     options = ["--max-length", "24"] if asked else []
     done = CliRunner().invoke(
         main,
@@ -274,7 +274,7 @@ def test_int8_is_made_of_a_graph_whose_weights_lie_beside_it(
     tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of a model of more than 1.8 GB."""
-    monkeypatch.setattr("transformer_serving.desk.export.onnx._INLINE_LIMIT", 0)
+    monkeypatch.setattr("transformer_serving.desk.export.onnx.INLINE_LIMIT", 0)
     monkeypatch.setattr(gain, "LEAST", 1e9)
     monkeypatch.setitem(
         TOLERANCES, "int8", Tolerance(difference=9.0, cosine=-1.0, agreement=0.0, raw=9.0)
@@ -316,6 +316,7 @@ def test_an_allowed_precision_that_is_not_made_leaves_the_other_one(
 
     monkeypatch.setattr("transformer_serving.desk.builders.quantization.write_dynamic_int8", fail)
     command = ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle"), "--json"]
+    command += ["--seq-len", "8", "20", "40", "--batch", "1", "2", "6"]
     done = CliRunner().invoke(main, [*command, "--engine", "onnxruntime", "--allow", "int8"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
@@ -347,6 +348,7 @@ def test_int8_that_fails_parity_is_not_measured(
         TOLERANCES, "int8", Tolerance(difference=0.0, cosine=1.0, agreement=1.0, raw=0.0)
     )
     command = ["convert", str(tiny_classifier), "--output", str(tmp_path / "bundle")]
+    command += ["--seq-len", "8", "20", "40", "--batch", "1", "2", "6"]
     done = CliRunner().invoke(main, [*command, "--allow", "int8", "--precision", "auto", "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)

@@ -69,7 +69,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
         return Reply(200, {}, 1)
 
     bundles = [DemoBundle("texts", tmp_path, {"text": "a"})]
-    monkeypatch.setattr(stack, "_demo_bundles", lambda demo, phases: bundles)
+    monkeypatch.setattr(stack, "demo_bundles", lambda demo, phases: bundles)
     running = SimpleNamespace(target=lambda: target, unheard=())
     desk = "transformer_serving.desk"
     monkeypatch.setattr(f"{desk}.local.stack.start", lambda *_, **__: running)
@@ -149,7 +149,7 @@ def recipe(keys: list[str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv(GENERATE_ENDPOINT.name, raising=False)
     settings = {GENERATE_ENDPOINT.name: "texts"}
     bundles = [DemoBundle("texts", tmp_path, {"text": "a", "stream": True}, settings=settings)]
-    monkeypatch.setattr(stack, "_demo_bundles", lambda demo, phases: bundles)
+    monkeypatch.setattr(stack, "demo_bundles", lambda demo, phases: bundles)
     desk = "transformer_serving.desk"
     running = importlib.import_module(f"{desk}.local.stack").start()
 
@@ -208,7 +208,7 @@ def test_an_endpoint_that_the_user_names_stays_the_one_of_the_path(
 def test_what_is_no_key_is_refused_before_anything_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack, "_demo_bundles", lambda *_: pytest.fail("it was built"))
+    monkeypatch.setattr(stack, "demo_bundles", lambda *_: pytest.fail("it was built"))
     options = ["--demo", "--key", "not a key", "--state", str(tmp_path / "state")]
     done = CliRunner().invoke(up, options)
     assert isinstance(done.exception, Failure)
@@ -220,7 +220,7 @@ def test_what_is_no_key_is_refused_before_anything_is_built(
 def test_a_python_without_a_shared_library_is_refused_before_anything_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(stack, "_demo_bundles", lambda *_: pytest.fail("it was built"))
+    monkeypatch.setattr(stack, "demo_bundles", lambda *_: pytest.fail("it was built"))
     monkeypatch.setattr(sysconfig, "get_config_var", lambda name: None)
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
     done = CliRunner().invoke(main, ["up", *demo, "--state", str(tmp_path / "state")])
@@ -279,7 +279,7 @@ def test_a_taken_port_is_moved_by_its_own_option() -> None:
 def test_a_taken_port_is_told_with_the_whole_line_before_anything_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack, "_demo_bundles", lambda *_: pytest.fail("it was built"))
+    monkeypatch.setattr(stack, "demo_bundles", lambda *_: pytest.fail("it was built"))
     state = tmp_path / "state"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -303,7 +303,7 @@ def test_a_taken_port_is_told_with_the_whole_line_before_anything_is_built(
 def test_a_wrong_setting_is_told_before_anything_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack, "_demo_bundles", lambda *_: pytest.fail("it was built"))
+    monkeypatch.setattr(stack, "demo_bundles", lambda *_: pytest.fail("it was built"))
     monkeypatch.setenv(WORKERS.name, "none")
     done = CliRunner().invoke(main, ["up", "--demo", "--state", str(tmp_path / "state")])
     assert done.exit_code == 2

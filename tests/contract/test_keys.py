@@ -13,7 +13,6 @@ from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.keys import (
     KEY_LENGTH,
     MOST_BYTES,
-    NAME,
     Key,
     digest_of,
     is_endpoint,
@@ -23,6 +22,7 @@ from transformer_serving.contract.keys import (
     parse_keys,
     read_key_file,
 )
+from transformer_serving.contract.naming import KEY_NAME
 
 SECRET = new_key()
 ROW: dict[str, Any] = {
@@ -32,7 +32,7 @@ ROW: dict[str, Any] = {
     "endpoints": ["reviews", "prices/2"],
     "metrics": False,
 }
-NAMES = st.from_regex(NAME, fullmatch=True)
+NAMES = st.from_regex(KEY_NAME, fullmatch=True)
 ENDPOINTS = st.none() | st.lists(
     st.text(min_size=1, max_size=20).filter(is_endpoint), min_size=1, max_size=4, unique=True
 ).map(tuple)

@@ -15,7 +15,8 @@ from preprocess.response import Answer
 from tests.gateway.test_mirror import OLD_BUNDLE, Worker
 from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.gateway.asked import Asked
-from transformer_serving.gateway.short_way import Kind, RequestedEndpoint
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
+from transformer_serving.gateway.short_way import Kind
 
 _TIMES, _ROUNDS = 100_000, 9
 

@@ -100,7 +100,7 @@ class Door:
         return asyncio.create_task(self.app(scope, connection.receive, send))
 
     def is_empty(self) -> bool:
-        return not (self.app._callers._new or self.app._callers._older)
+        return not (self.app._serving.callers._new or self.app._serving.callers._older)
 
 
 @pytest.mark.parametrize("path", ["/serve/ours", "/serve/other"])

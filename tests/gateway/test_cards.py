@@ -9,7 +9,7 @@ from tests.gateway.spoken import OLDER, OTHER, SpokenDoor
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.heads import TASKS
 from transformer_serving.contract.keys import Key, now
-from transformer_serving.gateway.short_way import RequestedEndpoint
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
 
 
 async def test_a_card_tells_the_form_and_is_json() -> None:

@@ -16,7 +16,7 @@ from tests.gateway.figures import of, read
 from transformer_serving.gateway.figures.departed import Departed
 from transformer_serving.gateway.figures.folder import VARIABLE
 from transformer_serving.gateway.figures.traffic import Traffic
-from transformer_serving.gateway.short_way import RequestedEndpoint
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
 
 HOUR = 3601.0
 
@@ -202,9 +202,9 @@ def test_who_asks_one_that_is_gone_makes_no_row_of_its_name(tmp_path: Path) -> N
 ASKED = """
 from tests.gateway.played_host import Processor, host_of
 from transformer_serving.gateway.front_door import FrontDoor
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
 from transformer_serving.gateway.rollout.mirror import Mirror
 from transformer_serving.gateway.settings import read_settings
-from transformer_serving.gateway.short_way import RequestedEndpoint
 processor = Processor({"m": None, "m/7": None})
 door = FrontDoor(host_of(processor), read_settings({}))
 metrics = door._metrics
@@ -219,7 +219,7 @@ def asked():
     return [key for key in keys() if '"m/7"' in key and "mirrored" not in key]
 
 for number in range(100):
-    door._mirroring._count(mirror, "differs")
+    door._serving.mirroring._count(mirror, "differs")
 before = asked()
 endpoint = processor._endpoints.pop("m/7")
 golden("1", "m")
@@ -227,7 +227,7 @@ now += 3601
 golden("1", "m")
 gone = asked()
 processor._endpoints["m/7"] = endpoint
-door._mirroring._count(mirror, "differs")
+door._serving.mirroring._count(mirror, "differs")
 tell(before, gone, page())
 """
 

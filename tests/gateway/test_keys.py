@@ -40,7 +40,7 @@ from transformer_serving.contract.worker.log_lines import JsonLines
 from transformer_serving.contract.worker.request_context import current_key, current_request
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.cli.stack import _show_curl
+from transformer_serving.desk.cli.demo import _show_curl
 from transformer_serving.desk.demo import DemoBundle
 from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.target import DeployTarget
@@ -51,9 +51,9 @@ from transformer_serving.gateway.asgi import path_of
 from transformer_serving.gateway.front_door import FrontDoor
 from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, endpoint_url, keys_of
 from transformer_serving.gateway.page.files import FILES
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
 from transformer_serving.gateway.routes import call_of
 from transformer_serving.gateway.settings import GENERATE_ENDPOINT, ROOT_ENDPOINT, read_settings
-from transformer_serving.gateway.short_way import RequestedEndpoint
 
 ALL, BOUND, METRICS, UNKNOWN = (new_key() for _ in range(4))
 ROWS = (

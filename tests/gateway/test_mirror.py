@@ -22,6 +22,7 @@ from transformer_serving.contract.worker.request_context import (
 )
 from transformer_serving.gateway.asked import Asked
 from transformer_serving.gateway.front_door import FrontDoor
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
 from transformer_serving.gateway.rollout.mirror import (
     MIRRORS,
     MOST_ANSWER,
@@ -30,7 +31,7 @@ from transformer_serving.gateway.rollout.mirror import (
     Mirroring,
 )
 from transformer_serving.gateway.settings import read_settings
-from transformer_serving.gateway.short_way import Kind, RequestedEndpoint
+from transformer_serving.gateway.short_way import Kind
 
 OLD_BUNDLE, CANDIDATE = "7", "8"
 SHARE = 0.25

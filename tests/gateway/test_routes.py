@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 from transformer_serving.contract.dialects import DIALECTS
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.gateway.descriptions import DESCRIPTIONS
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
 from transformer_serving.gateway.routes import ROUTES, Route, call_of, json_and_binary, named_in
-from transformer_serving.gateway.short_way import RequestedEndpoint
 
 BINARY = Route("POST", "/x/{name}", "v2.infer", binary=True)
 BY_BODY = Route("POST", "/x", "openai.embeddings", named_in="model")

@@ -28,13 +28,9 @@ from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.worker import fault_lines
 from transformer_serving.gateway.asgi import send_response
 from transformer_serving.gateway.host import building
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint, target_of
 from transformer_serving.gateway.routes import call_of
-from transformer_serving.gateway.short_way import (
-    Kind,
-    RequestedEndpoint,
-    ShortWay,
-    target_of,
-)
+from transformer_serving.gateway.short_way import Kind, ShortWay
 
 # The host's three routes, in its order.
 ROUTES = [

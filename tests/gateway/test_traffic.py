@@ -11,7 +11,8 @@ import pytest
 from tests.gateway.played_host import Processor, host_of
 from transformer_serving.contract.errors import KINDS
 from transformer_serving.gateway.figures.traffic import NOBODY, Traffic
-from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
+from transformer_serving.gateway.short_way import ShortWay
 
 Took = tuple[str, str, int]
 

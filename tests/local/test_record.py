@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from tests.proxies import proxy_of_the_environment
 from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.cli.stack import env
+from transformer_serving.desk.cli.env import env
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import stack
 from transformer_serving.desk.local.parts import BY_NAME

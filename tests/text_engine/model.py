@@ -78,7 +78,11 @@ class TritonPythonModel:
         mark = ids[0]
         if mark in REFUSALS:
             self.refuse(sender, *REFUSALS[mark])
-        elif mark != NEVER:
+        elif mark == NEVER:
+            while not self.is_left(sender, identity):
+                time.sleep(0.05)
+            self.send(sender, [], options, (CANCELLED, len(ids), 0))
+        else:
             self.generate(sender, ids, options, identity)
 
     def generate(self, sender: Any, ids: list[int], options: Any, identity: str) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.manifest import FILE_NAME, FileEntry, bundle_hash, bundle_version
+from transformer_serving.contract.naming import KEY_NAME
 
 ENDPOINT, TOKENIZER, PREPROCESS, PARTS = (
     "endpoint.json",
@@ -32,10 +33,11 @@ ENDPOINT, TOKENIZER, PREPROCESS, PARTS = (
 # As engine.proof.parity_set has it.
 PARITY_SET = "parity.json"
 # The name of who signed, and 64 bytes in base64. No line break of Python's fits in.
-SIGNATURE_LINE = re.compile(rb"# signature: ([A-Za-z0-9._-]{1,64}) ([A-Za-z0-9+/]{86}==)")
+SIGNATURE_LINE = re.compile(rb"# signature: (%b) ([A-Za-z0-9+/]{86}==)" % KEY_NAME.pattern.encode())
 _VERSION_LINE = re.compile(rb"# bundle-version: ([0-9]{1,13})")
 _DATA_LINE = re.compile(rb'DATA = "([A-Za-z0-9+/=]*)"')
-_HEAD_LINES = 20
+# Where a number or a signature may stand: beyond it such a line is code like any other.
+HEAD_LINES = 20
 # Against an archive that unpacks to more than any tokenizer.
 MAX_DATA_BYTES = 1 << 30
 # As bundles are packed; others' modules raise errors of their own.
@@ -92,15 +94,15 @@ def code_digest(raw: bytes) -> str:
     lines[at] = b'DATA = ""'
     kept = [
         _VERSION_LINE.sub(b"# bundle-version:", line) if _VERSION_LINE.fullmatch(line) else line
-        for line in lines[:_HEAD_LINES]
+        for line in lines[:HEAD_LINES]
         if not SIGNATURE_LINE.fullmatch(line)
     ]
-    return hashlib.sha256(b"\n".join([*kept, *lines[_HEAD_LINES:]])).hexdigest()
+    return hashlib.sha256(b"\n".join([*kept, *lines[HEAD_LINES:]])).hexdigest()
 
 
 def stated_version(raw: bytes) -> int | None:
     """The bundle that a file says it is of; None for somebody else's."""
-    for line in raw.split(b"\n", _HEAD_LINES)[:_HEAD_LINES]:
+    for line in raw.split(b"\n", HEAD_LINES)[:HEAD_LINES]:
         found = _VERSION_LINE.fullmatch(line.rstrip(b"\r "))
         if found:
             return int(found[1])

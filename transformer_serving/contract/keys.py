@@ -21,6 +21,7 @@ from typing import Any
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import Fields
+from transformer_serving.contract.naming import KEY_NAME, KEY_NAME_RULE
 
 # Names the file, to the gateway and to the controller.
 VARIABLE = "TRANSFORMER_SERVING_KEYS_FILE"
@@ -28,8 +29,6 @@ VARIABLE = "TRANSFORMER_SERVING_KEYS_FILE"
 PREFIX = "ts_"
 _RANDOM_BYTES = 32
 KEY_LENGTH = len(PREFIX) + 2 * _RANDOM_BYTES
-NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-NAME_RULE = "letters, digits, '.', '_' and '-', at most 64"
 MOST_BYTES = 1_000_000
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FIELDS = ("name", "sha256", "created", "endpoints", "metrics")
@@ -147,7 +146,7 @@ def _only(fields: Fields, names: tuple[str, ...]) -> None:
 def _key(row: Fields) -> Key:
     _only(row, _FIELDS)
     key = Key(
-        name=_matching(row, "name", NAME, NAME_RULE),
+        name=_matching(row, "name", KEY_NAME, KEY_NAME_RULE),
         sha256=_matching(row, "sha256", _DIGEST, "64 hexadecimal digits in lower case"),
         created=_time(row),
         endpoints=_endpoints(row),

@@ -1,4 +1,6 @@
-"""What an endpoint may be named and how its Triton model is, the same on both sides of the wire."""
+"""What an endpoint or a key may be named, and how an endpoint's Triton model is: the same on both
+sides of the wire.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,10 @@ VERSION_HEADER = "x-bundle-version"
 
 # In a registered model: the bundle's files that are not for Triton, so that a rollback finds them.
 BUNDLE_FOLDER = ".bundle"
+
+# Of a key for the gateway, and of one that signs bundles.
+KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+KEY_NAME_RULE = "letters, digits, '.', '_' and '-', at most 64"
 
 # Beside letters and digits, what a shell reads as it stands. Triton 2.51 starts the process of a
 # Python model with a line for bash, in which it quotes nothing.

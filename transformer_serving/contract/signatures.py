@@ -12,23 +12,21 @@ from __future__ import annotations
 import base64
 import binascii
 import importlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.errors import ContractError
-from transformer_serving.contract.identity import SIGNATURE_LINE
+from transformer_serving.contract.identity import HEAD_LINES, SIGNATURE_LINE
 from transformer_serving.contract.manifest import FILE_NAME, SIGNATURE_NAME
+from transformer_serving.contract.naming import KEY_NAME
 
 TRUSTED_KEYS_VARIABLE = "TRANSFORMER_SERVING_TRUSTED_KEYS"
 TRUSTED_KEYS_HELP = (
     "Public keys, NAME:KEY and more after blanks: only bundles signed by one of them are served."
 )
-NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _KEY_BYTES = 32
-_HEAD_LINES = 20
 _SIGN = "sign the bundle and deploy it again: transformer-serving sign BUNDLE KEY"
 _MANIFEST, _PREPROCESS = (
     b"transformer-serving manifest.json\0",
@@ -92,7 +90,7 @@ def parse_public(text: str, number: int = 1) -> tuple[str, bytes]:
         key = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         key = b""
-    if not NAME.fullmatch(name) or len(key) != _KEY_BYTES:
+    if not KEY_NAME.fullmatch(name) or len(key) != _KEY_BYTES:
         raise ContractError(
             f"{TRUSTED_KEYS_VARIABLE}: entry {number} is no NAME:KEY as "
             "'transformer-serving signing-key new NAME' prints it"
@@ -116,8 +114,8 @@ def preprocess_message(raw: bytes) -> bytes:
 
 def split_signature(raw: bytes) -> tuple[bytes, bytes | None]:
     """The file without the first signature line of its head, and that line."""
-    lines = raw.split(b"\n", _HEAD_LINES)
-    for at, line in enumerate(lines[:_HEAD_LINES]):
+    lines = raw.split(b"\n", HEAD_LINES)
+    for at, line in enumerate(lines[:HEAD_LINES]):
         if SIGNATURE_LINE.fullmatch(line):
             return b"\n".join([*lines[:at], *lines[at + 1 :]]), line
     return raw, None

@@ -14,8 +14,6 @@ from pathlib import Path
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.keys import (
     ENDPOINT_RULE,
-    NAME,
-    NAME_RULE,
     Key,
     digest_of,
     is_endpoint,
@@ -25,6 +23,7 @@ from transformer_serving.contract.keys import (
     parse_keys,
     read_key_file,
 )
+from transformer_serving.contract.naming import KEY_NAME, KEY_NAME_RULE
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.failure import Failure
 
@@ -93,8 +92,8 @@ def read(path: Path) -> tuple[Key, ...]:
 
 
 def _check(name: str, endpoints: Sequence[str], *, metrics: bool) -> None:
-    if not NAME.fullmatch(name):
-        raise Failure(f"a key's name takes {NAME_RULE}", exit_code=2)
+    if not KEY_NAME.fullmatch(name):
+        raise Failure(f"a key's name takes {KEY_NAME_RULE}", exit_code=2)
     if not all(is_endpoint(endpoint) for endpoint in endpoints):
         raise Failure(f"--endpoint takes {ENDPOINT_RULE}", exit_code=2)
     if metrics and endpoints:

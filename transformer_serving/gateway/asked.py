@@ -21,14 +21,9 @@ from transformer_serving.contract.worker.request_context import (
 )
 from transformer_serving.gateway.body.json_body import Parser, may_be_json, says_json
 from transformer_serving.gateway.keys import check_may_ask
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
 from transformer_serving.gateway.routes import Call, Route, json_and_binary, named_in
-from transformer_serving.gateway.short_way import (
-    Kind,
-    RequestedEndpoint,
-    ShortWay,
-    knows,
-    turned_away,
-)
+from transformer_serving.gateway.short_way import Kind, ShortWay, knows, turned_away
 
 
 class Asked(NamedTuple):

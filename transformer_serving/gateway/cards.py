@@ -14,7 +14,8 @@ from transformer_serving.contract.keys import Key
 from transformer_serving.gateway.host.building import preprocess_of
 from transformer_serving.gateway.host.code_files import CodeMissingError
 from transformer_serving.gateway.keys import endpoint_url
-from transformer_serving.gateway.short_way import FIRST, Kind, RequestedEndpoint, ShortWay
+from transformer_serving.gateway.requested_endpoint import FIRST, RequestedEndpoint
+from transformer_serving.gateway.short_way import Kind, ShortWay
 
 Card = dict[str, Any]
 

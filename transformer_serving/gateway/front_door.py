@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from starlette.responses import Response
-
-from transformer_serving.contract.body_memory import Share
-from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError, worker_leaves
+from transformer_serving.contract.errors import ServingError, worker_leaves
 from transformer_serving.contract.keys import Key
 from transformer_serving.contract.worker.deferred import do_all_now, end_all
 from transformer_serving.contract.worker.log_lines import write_json_lines
-from transformer_serving.contract.worker.request_context import (
-    current_caller,
-    current_endpoint,
-    current_key,
-)
+from transformer_serving.contract.worker.request_context import current_key
 from transformer_serving.contract.worker.tracing import read_tracing
-from transformer_serving.gateway.asgi import (
-    Message,
-    Receive,
-    Scope,
-    Send,
-    adding,
-    is_stream,
-    send_response,
-)
-from transformer_serving.gateway.asked import Asked, Reader
-from transformer_serving.gateway.body.incoming import ClientGoneError, Incoming
+from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, adding
+from transformer_serving.gateway.asked import Reader
+from transformer_serving.gateway.body.incoming import Incoming
 from transformer_serving.gateway.body.json_body import Parser
 from transformer_serving.gateway.body.memory import body_memory
-from transformer_serving.gateway.callers import Caller, Callers
 from transformer_serving.gateway.cards import Cards
 from transformer_serving.gateway.connections import KEPT_SECONDS, Connections
 from transformer_serving.gateway.crowd import Crowd
@@ -43,28 +27,18 @@ from transformer_serving.gateway.figures.metrics import PATH as METRICS, Metrics
 from transformer_serving.gateway.figures.traffic import NOBODY, Traffic, Visit
 from transformer_serving.gateway.golden_rounds import GoldenRounds
 from transformer_serving.gateway.health import PLAIN, PREFIX, Health
-from transformer_serving.gateway.host.errors import unknown_response
 from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
 from transformer_serving.gateway.page.files import PageFiles
 from transformer_serving.gateway.paths_by_setting import PathsBySetting, nobody_there
 from transformer_serving.gateway.request_lines import RefusalLines, RequestLine
 from transformer_serving.gateway.request_trace import trace_of
-from transformer_serving.gateway.rollout.mirror import Mirroring
 from transformer_serving.gateway.routes import Call, call_of
+from transformer_serving.gateway.serving import Serving, Taken
 from transformer_serving.gateway.settings import GatewaySettings
-from transformer_serving.gateway.short_way import Kind, ShortWay
+from transformer_serving.gateway.short_way import ShortWay
 from transformer_serving.gateway.shutdown import Lifespan, Shutdown, end_running
 
 _POLICY_VIOLATION = 1008
-
-
-class Taken(NamedTuple):
-    """A request for an endpoint, let in."""
-
-    call: Call
-    exchange: Exchange
-    visit: Visit
-    key: Key | None
 
 
 class FrontDoor:
@@ -88,17 +62,16 @@ class FrontDoor:
         self._metrics = Metrics(way.names, self._tell, way.generating, self._forget, traced=traced)
         self._refusals = RefusalLines()
         self._crowd = Crowd(settings, keys, self._traffic.durations, self._metrics.asked)
+        reader = Reader(self._short_way, Parser(settings.max_body_elements))
+        self._serving = Serving(host, self._short_way, reader, self._crowd, self._metrics)
         self.bodies = body_memory(settings.body_memory_bytes)
-        self._reader = Reader(self._short_way, Parser(settings.max_body_elements))
-        self._callers = Callers()
         self._running: set[asyncio.Task[Any] | None] = set()
         self._ending: asyncio.Future[None] | None = None
         self._connections = Connections(kept_seconds)
-        self._mirroring = Mirroring(lambda: host.processor)
         self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
         self._lifespan = Lifespan(
             self._shutdown, started=self._rounds.start,
-            stopping=(self._rounds.stop, self._mirroring.stop), ended=self._end,
+            stopping=(self._rounds.stop, self._serving.mirroring.stop), ended=self._end,
         )  # fmt: skip
         self._health = Health(host, self._rounds, self._shutdown)
         self._cards = Cards(host, self._short_way)
@@ -118,7 +91,7 @@ class FrontDoor:
 
     def _forget(self, endpoints: Collection[str]) -> None:
         """What is kept for figures of endpoints that are gone for good."""
-        for keeper in (self._short_way, self._traffic, self._mirroring):
+        for keeper in (self._short_way, self._traffic, self._serving.mirroring):
             keeper.forget(endpoints)
 
     def turns_away(self, scope: Scope, raw: bytes) -> Iterable[Message] | None:
@@ -135,7 +108,7 @@ class FrontDoor:
         """The requests that run have had their time: what is not answered yet is `unavailable`."""
         self._shutdown.give_up()
         self._traffic.ends = True
-        self._callers.give_up()
+        self._serving.callers.give_up()
         self._ending = asyncio.ensure_future(end_running(list(self._running)))
 
     def note_start(self, since: float) -> None:
@@ -273,9 +246,10 @@ class FrontDoor:
             await self._refuse_unread(error, exchange, visit)
             return
         incoming = Incoming(exchange.receive, self._settings)
+        taken = Taken(call, exchange, visit, key)
         with self.bodies.share() as share:
             try:
-                refusal = await self._take(Taken(call, exchange, visit, key), incoming, share)
+                refusal = await self._serving.answer(taken, incoming, share)
             except asyncio.CancelledError:
                 if visit.begun or not self._traffic.ends:
                     raise
@@ -283,82 +257,3 @@ class FrontDoor:
         # The body is let go of before its caller is told, which may take a while.
         if refusal is not None:
             await self._refuse(refusal, exchange, incoming, visit)
-
-    async def _take(self, taken: Taken, incoming: Incoming, share: Share) -> ServingError | None:
-        """Answers, or says why the request is refused."""
-        call, exchange, visit, key = taken
-        try:
-            raw = await incoming.read(exchange.headers, share)
-            asked = await self._reader.read(call, raw, exchange.headers, key)
-        except ServingError as error:
-            return error.without_frames()
-        except ClientGoneError:
-            visit.answered("left", 0)
-            await exchange.tell_cut_off()
-            return None
-        if asked.kind is not Kind.UNKNOWN:
-            current_endpoint.set(asked.target.name)
-        visit.asks(asked.target)
-        if asked.refusal is not None:
-            self._crowd.gave(call, asked.refusal, visit.endpoint)
-            return await self._send(asked.refusal, exchange, visit)
-        self._crowd.let_in(call, raw)
-        caller = self._callers.enter(exchange.receive)
-        current_caller.set(caller.left)
-        try:
-            if asked.kind is Kind.HOSTS:
-                scope, receive, send = exchange.for_the_host(raw, caller)
-                await self._host.app(scope, receive, visit.watching(send))
-                return None
-            del raw
-            response = await self._answer(asked)
-            if is_stream(response):
-                share.give_back(share.held)
-                del asked
-                await self._stream(response, exchange, visit, caller)
-                return None
-        finally:
-            self._callers.leave(caller)
-        refusal = await self._send(response, exchange, visit, caller)
-        if self._mirroring.mirrors:
-            self._mirroring.offer(asked, response, share.held)
-        return refusal
-
-    async def _answer(self, asked: Asked) -> Response:
-        if asked.kind is Kind.OURS:
-            return await self._short_way.answer(asked.target, asked.body)
-        # Not the host's answer, which repeats up to 60 kB of the name. Nor is the host asked: after
-        # a change in that moment it would answer, from a body that was not read for it.
-        self._metrics.refused(UNKNOWN_ENDPOINT)
-        return unknown_response()
-
-    async def _stream(
-        self, response: Response, exchange: Exchange, visit: Visit, caller: Caller
-    ) -> None:
-        """Its caller is watched to its end."""
-        await self._forward(response, exchange, visit, caller.receive_end)
-        if caller.is_missed_by(response):
-            # Nothing in it says so: it is not to look whole.
-            raise asyncio.CancelledError
-        visit.answered(getattr(response, "code", None), response.status_code)
-
-    async def _send(
-        self, response: Response, exchange: Exchange, visit: Visit, caller: Caller | None = None
-    ) -> ServingError | None:
-        """Or say why it is not the answer."""
-        if caller is not None and caller.is_missed_by(response):
-            return worker_leaves()
-        visit.answered(getattr(response, "code", None), response.status_code)
-        # Nobody reads the answer of one who left; a server may even object to it.
-        left = caller is not None and caller.has_left
-        if not left or response.background is not None:
-            await self._forward(response, exchange, visit, exchange.receive)
-        return None
-
-    async def _forward(
-        self, response: Response, exchange: Exchange, visit: Visit, receive: Receive
-    ) -> None:
-        visit.begun = True
-        await send_response(
-            response, exchange.scope, receive, exchange.send, exchange.answer_headers
-        )

@@ -10,7 +10,7 @@ from transformer_serving.contract.known_keys import KnownKeys, forbidden
 from transformer_serving.gateway.access import Access
 from transformer_serving.gateway.figures.metrics import PATH as METRICS
 from transformer_serving.gateway.health import OF_AN_ENDPOINT, PLAIN
-from transformer_serving.gateway.short_way import RequestedEndpoint
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
 
 log = logging.getLogger("transformer_serving.gateway")
 

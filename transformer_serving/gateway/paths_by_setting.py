@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError
 from transformer_serving.gateway.asgi import Scope, path_of
 from transformer_serving.gateway.descriptions.description import nothing_there
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
 from transformer_serving.gateway.routes import Call
 from transformer_serving.gateway.settings import (
     GENERATE,
@@ -18,7 +19,6 @@ from transformer_serving.gateway.settings import (
     ROOT_ENDPOINT,
     GatewaySettings,
 )
-from transformer_serving.gateway.short_way import RequestedEndpoint
 
 # As they are asked, and as figures and the document have them: FastAPI's take a slash more, too.
 _ASKED = {GENERATE: GENERATE, f"{GENERATE}/": GENERATE, ROOT: ROOT}

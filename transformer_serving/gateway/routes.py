@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.fields import kind_of
 from transformer_serving.gateway.asgi import Scope, path_of
-from transformer_serving.gateway.short_way import FIRST, RequestedEndpoint, target_of
+from transformer_serving.gateway.requested_endpoint import FIRST, RequestedEndpoint, target_of
 
 # Characters of a path with its query that is kept.
 _SHORT = 256

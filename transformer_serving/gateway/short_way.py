@@ -9,10 +9,9 @@ import logging
 from collections.abc import Awaitable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi.encoders import jsonable_encoder
-from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 
 from transformer_serving.contract.heads import GENERATION
@@ -28,41 +27,9 @@ from transformer_serving.gateway.host.building import (
 )
 from transformer_serving.gateway.host.code_files import CodeMissingError
 from transformer_serving.gateway.host.errors import host_error_response, host_error_table
+from transformer_serving.gateway.requested_endpoint import FIRST, RequestedEndpoint
 
 log = logging.getLogger("transformer_serving.gateway")
-
-# What V2's clients call the version of what has none.
-FIRST = "1"
-
-
-class RequestedEndpoint(NamedTuple):
-    """What a serving URL names, as the host's three routes read it."""
-
-    model: str
-    version: str | None
-
-    @classmethod
-    def of(cls, url: str) -> RequestedEndpoint:
-        """From `name` or `name/version`, as clearml-serving names endpoints."""
-        model, _, version = url.rstrip("/").partition("/")
-        return cls(model, version or None)
-
-    @property
-    def name(self) -> str:
-        """As figures and logs have it."""
-        return f"{self.model}/{self.version}" if self.version else self.model
-
-
-def target_of(method: str, path: str, query: bytes = b"") -> RequestedEndpoint | None:
-    """The endpoint that `POST /serve/{model}[/{version}]` asks for; None for anything else."""
-    if method != "POST":
-        return None
-    match path.split("/"):
-        case ["", "serve", model] | ["", "serve", model, ""] if model:
-            return RequestedEndpoint(model, QueryParams(query).get("version") if query else None)
-        case ["", "serve", model, version] if model:
-            return RequestedEndpoint(model, version)
-    return None
 
 
 class Kind(Enum):

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_serving.desk.export.onnx import INLINE_LIMIT
+
 if TYPE_CHECKING:
     from transformer_serving.desk.builders.calibration import Feeds
 
@@ -26,9 +28,6 @@ _SUMS = (
 _NORMS = ("LayerNormalization", "Softmax")
 # Intermediate tensors are asked for in parts: all at once would hold the whole run in memory.
 _OUTPUTS_A_RUN = 64
-# No protobuf is larger than 2 GiB: weights of more lie in a file beside the graph, and nothing may
-# hold both in one message.
-_INLINE_LIMIT = 1_800_000_000
 
 
 def overflowing_nodes(graph: Path, feeds: Feeds) -> tuple[str, ...]:
@@ -155,7 +154,7 @@ def _saved(model: Any, target: Path) -> tuple[Path, ...]:
     import onnx
 
     size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
-    if size <= _INLINE_LIMIT:
+    if size <= INLINE_LIMIT:
         target.write_bytes(model.SerializeToString(deterministic=True))
         return ()
     beside = target.with_name(f"{target.name}.data")

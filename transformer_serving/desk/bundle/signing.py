@@ -13,9 +13,9 @@ from typing import Any
 
 from transformer_serving.contract.identity import PREPROCESS
 from transformer_serving.contract.manifest import FILE_NAME, SIGNATURE_NAME, entry_of
+from transformer_serving.contract.naming import KEY_NAME, KEY_NAME_RULE
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.contract.signatures import (
-    NAME,
     manifest_message,
     preprocess_message,
     split_signature,
@@ -55,10 +55,8 @@ def new_key(name: str, folder: Path) -> tuple[Path, SigningKey]:
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    if not NAME.fullmatch(name):
-        raise Failure(
-            "a key's name takes letters, digits, '.', '_' and '-', at most 64", exit_code=2
-        )
+    if not KEY_NAME.fullmatch(name):
+        raise Failure(f"a key's name takes {KEY_NAME_RULE}", exit_code=2)
     key = SigningKey(name, Ed25519PrivateKey.generate())
     path = folder / f"{name}{KEY_SUFFIX}"
     public = path.with_suffix(PUBLIC_SUFFIX) if "." not in name else folder / f"{name}.pub"
@@ -105,7 +103,7 @@ def read_key(path: Path) -> SigningKey:
         ) from error
     if stat.S_IMODE(mode) & 0o077:
         raise Failure(f"others can read {path}; chmod 600 {path}, or make another", exit_code=2)
-    if not NAME.fullmatch(path.stem):
+    if not KEY_NAME.fullmatch(path.stem):
         raise Failure(f"{path}: the name of a key's file is the key's; rename it", exit_code=2)
     return SigningKey(path.stem, private)
 

@@ -17,6 +17,7 @@ from transformer_serving.desk.cli import (
     convert,
     deploy,
     doctor,
+    env,
     keys,
     logs,
     repository,
@@ -31,8 +32,8 @@ from transformer_serving.desk.cli import (
 from transformer_serving.desk.failure import Failure, failure_of
 
 _FILES = (
-    stack, status, logs, deploy, rollout, backup, convert, show, repository, bundle, signing, keys,
-    bench, tune, versions, doctor,
+    stack, env, status, logs, deploy, rollout, backup, convert, show, repository, bundle, signing,
+    keys, bench, tune, versions, doctor,
 )  # fmt: skip
 
 

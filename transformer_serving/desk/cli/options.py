@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,11 @@ def name_of(bundle: Path, given: str | None, option: str) -> str:
             f"{fault}; its folder's is {repr(name)[:80]}, so give {option} NAME", exit_code=2
         )
     return name
+
+
+def key_was_typed(key: str | None) -> bool:
+    """Whether it was given by --key, and no variable has it."""
+    return bool(key) and os.environ.get(KEY_VARIABLE) != key
 
 
 state_option = click.option(

@@ -13,6 +13,7 @@ from transformer_serving.contract.endpoint import Endpoint, InputTensor, Limits,
 from transformer_serving.contract.meanings import Classification, Embedding, Masks
 from transformer_serving.desk.export.onnx import GraphTensors
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.config import LONGEST_UNASKED
 from transformer_serving.desk.source.model import ModelSource
 from transformer_serving.desk.source.sentence import has_modules
 
@@ -20,8 +21,6 @@ LIMITS = Limits(max_texts=1024, max_characters=200_000, max_tokens=262_144, max_
 # As many as OpenAI takes: of texts each gives one vector, for whose numbers answers have a bound of
 # their own (preprocess/answers/embedding.py), met at a width of 4,096.
 _MANY_TEXTS = dict.fromkeys(("sentence-embedding", "sentence-similarity"), 2048)
-# Attention over a whole text of more tokens needs gigabytes; who wants it says so.
-_LONGEST_UNASKED = 8192
 # Where no file of the model says how long a text may be.
 _LONGEST_UNSAID = 512
 # Whose references refuse or fail where a text is too long.
@@ -49,7 +48,7 @@ def cuts_unasked(task: str, own_limit: int | None, longest: int) -> bool:
 
 def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int]) -> Tokens:
     """Lengths and padding of the endpoint. Raises ConversionRefused for a max_length too long."""
-    longest = max_length or min(source.max_length or _LONGEST_UNSAID, _LONGEST_UNASKED)
+    longest = max_length or min(source.max_length or _LONGEST_UNSAID, LONGEST_UNASKED)
     if not 1 <= longest <= (source.max_length or longest):
         raise ConversionRefused(
             f"--max-length, or the MAX of --seq-len, must be from 1 to {source.max_length} for "

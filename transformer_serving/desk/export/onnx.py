@@ -32,8 +32,9 @@ OUTPUT_NAMES = {"masks": ("scores", "token_ids", "candidate_scores")}
 _OUTPUT_NAMES = ("output",)
 # What they log where they fail is no cause; that is in the exception.
 _EXPORTERS = ("torch.onnx", "torch.export", "torch.fx", "torch._dynamo", "onnxscript", "onnx_ir")
-# A protobuf file ends at 2 GiB; larger weights go into a file beside the graph.
-_INLINE_LIMIT = 1_800_000_000
+# No protobuf is larger than 2 GiB: weights of more lie in a file beside the graph, and nothing may
+# hold both in one message.
+INLINE_LIMIT = 1_800_000_000
 # No two sizes of the example may be equal, or the exporter could take them for one.
 _EXAMPLE_BATCH, _EXAMPLE_TOKENS = 3, 11
 _EXAMPLE_EXTRA = {"mask_positions": 2, "candidates": 5}
@@ -90,7 +91,7 @@ def export_onnx(source: ModelSource, target: Path) -> ExportedGraph:
         if program is None:
             raise ConversionRefused("the exporter returned no graph; use the pinned torch release")
         size = sum(tensor.numel() * tensor.element_size() for tensor in module.parameters())
-        program.save(str(target), external_data=size > _INLINE_LIMIT)
+        program.save(str(target), external_data=size > INLINE_LIMIT)
     return ExportedGraph(names, outputs, target)
 
 

@@ -14,6 +14,9 @@ from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.interruption import reraise_interruption
 from transformer_serving.desk.source.json_files import read_json
 
+# Attention over a whole text of more tokens, and the cache of generated ones, need gigabytes; who
+# wants it says so with --max-length.
+LONGEST_UNASKED = 8192
 _ADAPTER = "adapter_config.json"
 _POSITIONS = "max_position_embeddings"
 

@@ -14,7 +14,12 @@ from typing import Any
 
 from transformer_serving.contract.generation import LEAST_SAMPLING, Generation, Sampling
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.source.config import positions_of, read_model_config, size_of
+from transformer_serving.desk.source.config import (
+    LONGEST_UNASKED,
+    positions_of,
+    read_model_config,
+    size_of,
+)
 from transformer_serving.desk.source.generation_defaults import read_defaults
 from transformer_serving.desk.source.model import locate_model
 from transformer_serving.desk.source.pickled_weights import refuse_others, refuse_pickles
@@ -26,8 +31,6 @@ from transformer_serving.desk.source.tokenizer import (
 from transformer_serving.desk.source.whole_weights import refuse_cut
 
 ARCHITECTURES = ("ForCausalLM", "LMHeadModel")
-# The cache of longer texts needs gigabytes; who wants it says so with --max-length.
-_LONGEST_UNASKED = 8192
 _LONGROPE = "longrope"
 # What transformers' pipeline generates where nobody says how much.
 _NEW_UNASKED = 256
@@ -146,16 +149,16 @@ def _positions(config: Mapping[str, Any], max_length: int | None) -> int:
         raise ConversionRefused(
             f"--max-length must be from 2 to {most} for this model{why}, got {max_length}"
         )
-    return max_length or min(most, _LONGEST_UNASKED)
+    return max_length or min(most, LONGEST_UNASKED)
 
 
 def _remarks(config: Mapping[str, Any], max_length: int | None) -> tuple[str, ...]:
     """What is said of an endpoint that has fewer positions than could be asked for."""
     most, _ = _most_positions(config)
-    if max_length is not None or most <= _LONGEST_UNASKED:
+    if max_length is not None or most <= LONGEST_UNASKED:
         return ()
     return (
-        f"the endpoint takes prompt and new tokens together of up to {_LONGEST_UNASKED} tokens, "
+        f"the endpoint takes prompt and new tokens together of up to {LONGEST_UNASKED} tokens, "
         f"the model up to {most}; more are refused with 413; --max-length {most} takes them all, "
         "with gigabytes for the cache of one",
     )

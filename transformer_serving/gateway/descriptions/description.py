@@ -16,7 +16,7 @@ from transformer_serving.gateway.asgi import Headers, Send, send_json
 from transformer_serving.gateway.cards import Cards
 from transformer_serving.gateway.figures.metrics import Metrics
 from transformer_serving.gateway.health import Health
-from transformer_serving.gateway.short_way import RequestedEndpoint
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
 
 KIT = "transformer-serving"
 

@@ -22,7 +22,8 @@ from transformer_serving.gateway.asgi import Message, Send
 from transformer_serving.gateway.figures.exemplars import Exemplars
 from transformer_serving.gateway.figures.metrics import in_flight
 from transformer_serving.gateway.request_trace import RequestTrace
-from transformer_serving.gateway.short_way import RequestedEndpoint, ShortWay
+from transformer_serving.gateway.requested_endpoint import RequestedEndpoint
+from transformer_serving.gateway.short_way import ShortWay
 
 # Of requests for no endpoint that there is.
 NOBODY = ""
