@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from preprocess.body_form import BodyForm, TextField
-from preprocess.parameters import CHARACTERS_A_TEXT, Parameters, is_unicode
+from preprocess.parameters import CHARACTERS_A_TEXT, Parameter, Parameters, is_unicode
 from preprocess.raw_body import no_json, text_of
 from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.contract.endpoint import Limits
@@ -56,6 +56,9 @@ class Task(Protocol):
     @property
     def form(self) -> BodyForm: ...
 
+    @property
+    def parameters(self) -> tuple[Parameter, ...]: ...
+
     def read_parameters(self, values: Mapping[str, Any]) -> Parameters: ...
 
 
@@ -69,7 +72,8 @@ def read_body(body: Any, task: Task, limits: Limits) -> Request:
         body = {form.first.name: text_of(raw, form.telling)}
     check_object(body)
     pipeline_shape = "inputs" in body
-    refuse_unknown(body, form.inference_api if pipeline_shape else form.own)
+    allowed = form.inference_api if pipeline_shape else form.own
+    refuse_unknown(body, allowed, parameters=task.parameters)
     found = (
         _inputs(body["inputs"], form, limits) if pipeline_shape else _own_fields(body, form, limits)
     )
@@ -95,13 +99,21 @@ def check_object(body: Any) -> None:
 
 
 def refuse_unknown(
-    body: Mapping[str, Any], allowed: Collection[str], unnamed: Collection[str] = ()
-) -> None:
+    body: Mapping[str, Any], allowed: Collection[str], unnamed: Collection[str] = (),
+    parameters: Collection[Parameter] = (),
+) -> None:  # fmt: skip
     """Raises ServingError `invalid_field` for a field that is not allowed; what is `unnamed` is
-    allowed, too.
+    allowed, too. Of one of the task's `parameters` it says where those stand.
     """
     for name in body:
         if name not in allowed and name not in unnamed:
+            if any(name == row.name for row in parameters):
+                # By its name, which is one of ours then and no longer only the caller's.
+                raise ServingError(
+                    "invalid_field",
+                    f"'{name}' is a parameter; put it into the object 'parameters'",
+                    field=name,
+                )
             raise ServingError(
                 "invalid_field", f"an unknown field; allowed are {', '.join(allowed)}"
             )

@@ -200,7 +200,7 @@ def read_wanted(body: Any, task: TextTask, limits: Limits) -> Wanted:
     if isinstance(body, bytes | bytearray):
         body = {"text": text_of(bytes(body), PROMPTS)}
     check_object(body)
-    refuse_unknown(body, _FIELDS)
+    refuse_unknown(body, _FIELDS, parameters=task.parameters)
     named = [name for name in PROMPTS if name in body]
     if len(named) != 1:
         raise ServingError(

@@ -93,6 +93,9 @@ def test_a_row_that_cannot_be_made_is_told_and_the_others_are_measured(
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert "openvino bf16 is not in the table, not made: no bf16 here" in lines
+    measured = [line.split(",")[0] for line in lines if line.startswith("parity: measuring ")]
+    assert measured
+    assert len(set(measured)) == len(measured)
     # CliRunner's output is a pipe: a row is a line, whatever its length.
     [first, *_] = [line for line in lines if line.split()[:1] == ["1x16"]]
     assert "PyTorch" in first
@@ -367,6 +370,11 @@ def test_int8_that_fails_parity_is_not_measured(
         (("--seq-len", "0", "1", "2"), "0 is not in the range x>=1"),
         (("--backend", "onnx"), "is named by --engine, such as --engine onnxruntime;"),
         (("--backend", "tensorrt", "onnx"), "is named by --engine, such as --engine tensorrt;"),
+        (("-m", "X"), "no such option: -m; the model is named without an option"),
+        (("--name", "x"), "no such option: --name; a name is given where it is served"),
+        (("--verbose",), "no such option: --verbose; each step is told without an option"),
+        (("--batch-size", "1", "2", "4"), "are named by --batch MIN OPT MAX, such as --batch 1 8"),
+        (("--colour",), "No such option"),
         (("--engine", "onnxruntime", "--precision", "bf16"), "has no precision 'bf16'"),
         (("--engine", "tensorrt"), "needs TensorRT"),
         (("--allow", "int8", "--precision", "bf16"), "--allow int8 is for --precision auto"),

@@ -51,6 +51,16 @@ def test_a_folder_whose_name_is_none_is_shown_with_a_word_in_its_place(
     said("show", folder, "--endpoint", "no name", code=2)
 
 
+@pytest.mark.parametrize("command", [("show",), ("deploy", "--endpoint", "x")])
+def test_a_folder_that_is_not_there(command: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    absent = str(tmp_path / "absent")
+    assert f"{absent} does not exist; name the folder of a bundle" in said(*command, absent, code=2)
+    assert f"{file} is a file; name the folder of a bundle" in said(*command, str(file), code=2)
+    assert "is no bundle" in said(*command, str(tmp_path), code=2)
+
+
 @pytest.mark.parametrize("options", [(), ("--json",), ("--endpoint", "named")])
 def test_a_path_that_is_no_utf_8_is_refused(options: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"bundle\xff")

@@ -641,6 +641,17 @@ def test_an_operator_that_nobody_knows(
     assert not (tmp_path / "own").exists()
 
 
+def test_a_folder_without_a_tokenizer(
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    """transformers makes one of special tokens alone, to which every text is the same."""
+    folder = tmp_path / "tokenizer"
+    shutil.copytree(tiny_classifier, folder)
+    (folder / "tokenizer.json").unlink()
+    done = made(folder, tiny_bundle / "model" / "model.onnx", tmp_path / "own")
+    refused(done, "copy the model's tokenizer.json and tokenizer_config.json into the folder")
+
+
 def test_another_models_tokenizer(tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path) -> None:
     """Its ids are past the embedding: in the golden request, or only in what is tried after it."""
     file, target = tiny_bundle / "model" / "model.onnx", tmp_path / "own"

@@ -67,6 +67,13 @@ def test_a_bad_body_names_its_field(read: Any, body: Any, status: int, field: st
     assert error.field == field
 
 
+@pytest.mark.parametrize("field", ["text", "inputs"])
+def test_a_parameter_beside_the_text_is_told_where_it_stands(read: Any, field: str) -> None:
+    error = refusal(read, {field: "a", "top_k": 2})
+    assert (error.kind.code, error.field) == ("invalid_field", "top_k")
+    assert str(error) == "'top_k' is a parameter; put it into the object 'parameters'"
+
+
 def test_sizes_are_given_and_the_callers_text_never(read: Any) -> None:
     error = refusal(read, {"text": "secret" * 2_000})
     assert (error.limit, error.got) == (10_000, 12_000)

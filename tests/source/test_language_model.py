@@ -87,6 +87,18 @@ def test_a_tokenizer_with_more_tokens_than_the_model_knows(folder: Path) -> None
         assert endpoint_of(open_language_model(str(folder)), LIMITS).tokens.known_ids == known
 
 
+def test_a_tokenizer_that_is_likely_another_models_is_remarked_on(folder: Path) -> None:
+    change(folder, "config.json", vocab_size=100 * open_language_model(str(folder)).tokenizer.ids)
+    [remark] = open_language_model(str(folder)).remarks
+    assert "likely another model's" in remark
+
+
+def test_a_model_without_its_tokenizer_is_refused(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ConversionRefused, match=r"; copy the model's tokenizer\.json and"):
+        open_language_model(str(folder))
+
+
 def test_what_generation_config_and_the_tokenizer_say(folder: Path) -> None:
     change(
         folder, "generation_config.json", do_sample=True, temperature=0.7, top_k=0, top_p=0.9,

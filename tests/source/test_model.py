@@ -25,7 +25,7 @@ from transformers import AutoTokenizer, BertForMaskedLM, BertForSequenceClassifi
 
 from preprocess.tokens import Tokenizer
 from preprocess.windows import Windows
-from tests.families import LINES, save_model
+from tests.families import FAMILIES, LINES, save_model
 from tests.tiny_models import (
     POSITIONS,
     bert_config,
@@ -945,9 +945,80 @@ def test_a_tokenizer_with_more_tokens_than_the_embeddings_have_rows(classifier: 
         assert tokens_of(open_source(str(classifier)), None, ()).known_ids == known
 
 
+def test_a_tokenizer_that_is_likely_another_models_is_remarked_on(classifier: Path) -> None:
+    size = open_source(str(classifier)).tokenizer.ids
+    for rows, said in ((3 * size, 0), (3 * size + 1, 1)):
+        change(classifier / "config.json", vocab_size=rows)
+        source = open_source(str(classifier))
+        remarks = remarks_of(source, tokens_of(source, None, ()), None)
+        found = [remark for remark in remarks if "likely another model's" in remark]
+        assert len(found) == said
+        for remark in found:
+            assert f"has {size} tokens, and the model's embeddings have {rows} rows" in remark
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_without_its_tokenizer_is_refused(family: str, tmp_path: Path) -> None:
+    """transformers makes one of special tokens alone, to which every text is the same."""
+    model = save_model(family, tmp_path / "model")
+    # Its class is named there, so that it alone may lead to another one.
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (model / name).unlink()
+        with pytest.raises(ConversionRefused, match=r"; copy the model's tokenizer\.json and"):
+            open_source(str(model))
+
+
+@pytest.mark.parametrize("name", ["T5Tokenizer", "MBartTokenizer", "SplinterTokenizer"])
+def test_a_vocabulary_of_what_its_class_makes_up_is_none(name: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    change(tmp_path / "tokenizer_config.json", tokenizer_class=name)
+    with pytest.raises(ConversionRefused, match="no vocabulary there, only special tokens"):
+        read_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["ByT5Tokenizer", "CanineTokenizer"])
+def test_a_tokenizer_that_needs_no_file_is_refused_for_being_pythons(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    change(tmp_path / "tokenizer_config.json", tokenizer_class=name)
+    with pytest.raises(ConversionRefused, match="is written in Python"):
+        read_tokenizer(tmp_path)
+
+
+def test_a_vocabulary_that_is_no_models_is_refused(tmp_path: Path) -> None:
+    """The tokenizers library fails at a text where the token is missing that stands for others."""
+    model = save_model("mpnet", tmp_path / "model")
+    (model / "tokenizer.json").unlink()
+    (model / "vocab.txt").write_text("\n".join(("<s>", "<pad>", "</s>", "one", "two", "<mask>")))
+    with pytest.raises(ConversionRefused, match=r"Missing \[UNK\] token .*; copy the model's"):
+        open_source(str(model))
+
+
 def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConversionRefused, match=r"config\.json"):
         open_source(str(tmp_path))
+
+
+@pytest.mark.parametrize("architecture", ["SequenceClassification", "TokenClassification"])
+def test_masks_are_not_filled_by_a_model_of_another_head(
+    classifier: Path, architecture: str
+) -> None:
+    named = f"BertFor{architecture}"
+    change(classifier / "config.json", architectures=[named])
+    with pytest.raises(ConversionRefused, match=f"is {named} and has no trained head for fill-m"):
+        open_source(str(classifier), task="fill-mask")
+    # Those have the weights, or may have them.
+    for other in ("BertForPreTraining", "BertLMHeadModel", "BertModel"):
+        change(classifier / "config.json", architectures=[other])
+        assert open_source(str(classifier), task="fill-mask").head == "masks"
+    change(classifier / "config.json", architectures=[named], is_encoder_decoder=True)
+    assert open_source(str(classifier), task="fill-mask").head == "masks"
+
+
+def test_a_file_is_told_to_name_its_folder(classifier: Path) -> None:
+    with pytest.raises(ConversionRefused, match=r"is a file; name .*holds it, '.*/model'"):
+        open_source(str(classifier / "model.safetensors"))
 
 
 def test_a_path_that_is_not_there_is_never_asked_of_the_hub(tmp_path: Path) -> None:

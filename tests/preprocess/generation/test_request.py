@@ -47,6 +47,14 @@ def test_what_nobody_says_is_the_models_own(endpoint: Endpoint) -> None:
     assert wanted.with_prompt
 
 
+def test_a_parameter_beside_the_prompt_is_told_where_it_stands(endpoint: Endpoint) -> None:
+    for body in ({"text": PROMPT}, {"inputs": PROMPT}):
+        with pytest.raises(ServingError) as refused:
+            read({**body, "max_new_tokens": 4}, endpoint)
+        assert refused.value.field == "max_new_tokens"
+        assert str(refused.value).endswith("put it into the object 'parameters'")
+
+
 def test_seeds_are_drawn_anew(endpoint: Endpoint) -> None:
     seeds = {read({"text": PROMPT}, endpoint).parameters.seed for _ in range(20)}
     assert len(seeds) == 20

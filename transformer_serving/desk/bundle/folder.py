@@ -93,6 +93,13 @@ def _opened(path: Path) -> Bundle:
 
 def _manifest(path: Path) -> Manifest:
     manifest_path = path / "model" / "manifest.json"
+    if not path.is_dir():
+        found = "is a file" if path.exists() else "does not exist"
+        raise Failure(
+            f"{path} {found}; name the folder of a bundle, which 'transformer-serving convert' "
+            "makes",
+            exit_code=2,
+        )
     if not manifest_path.is_file():
         raise Failure(
             f"{path} is no bundle: it has no model/manifest.json; make one with "

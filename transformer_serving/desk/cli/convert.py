@@ -53,7 +53,36 @@ def _no_backend(_context: click.Context, _option: click.Parameter, given: str | 
         )
 
 
-@click.command(cls=ConvertingCommand,
+_MODEL = "the model is named without an option: convert MODEL --output BUNDLE"
+_NAME = "a name is given where it is served: --endpoint NAME of deploy, --name NAME of repository"
+_VERBOSE = "each step is told without an option; --json prints all that came of it"
+_OUTPUT = "the bundle's folder is named by --output BUNDLE"
+_TEXTS = "the texts of a call are named by --batch MIN OPT MAX, such as --batch 1 8 64"
+_LENGTHS = "the lengths are named by --seq-len MIN OPT MAX, such as --seq-len 16 128 384"
+# transformer-deploy's options that are none here, and what is typed instead.
+_ELSEWHERE = {
+    **dict.fromkeys(("-m", "--model"), _MODEL),
+    **dict.fromkeys(("-n", "--name"), _NAME),
+    **dict.fromkeys(("-v", "--verbose"), _VERBOSE),
+    **dict.fromkeys(("-b", "--batch-size"), _TEXTS),
+    **{"-o": _OUTPUT, "-s": _LENGTHS},
+}
+
+
+class _Command(ConvertingCommand):
+    """Says what is typed here for an option of transformer-deploy."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(context, args)
+        except click.NoSuchOption as error:
+            if instead := _ELSEWHERE.get(error.option_name):
+                said = f"no such option: {error.option_name}; {instead}"
+                raise click.UsageError(said, context) from error
+            raise
+
+
+@click.command(cls=_Command,
               epilog="A Hub id is downloaded with the Hub's own settings: HF_TOKEN for private "
               "models, HF_HOME or HF_HUB_CACHE for the cache, HF_HUB_OFFLINE=1 to use only that, "
               "HF_ENDPOINT for a mirror, and HTTPS_PROXY and NO_PROXY.")  # fmt: skip
@@ -153,6 +182,8 @@ def _with_progress(
     with _bars(console) as bars:
         steps = bars.add_task("convert", total=len(STEPS))
         rounds = bars.add_task("measure", total=None, visible=False)
+        # A line a shape, where there is no bar that moves.
+        told = set[str]()
 
         def progress(step: str, detail: str) -> None:
             bars.update(steps, description=f"{step}: {detail}", completed=STEPS.index(step))
@@ -163,7 +194,8 @@ def _with_progress(
             bars.update(
                 rounds, description=f"measure: {shape}", completed=done, total=total, visible=True
             )
-            if not console.is_terminal:
+            if not console.is_terminal and shape not in told:
+                told.add(shape)
                 progress("parity", f"measuring {shape}, {done} of {total} rounds")
 
         # Signed before more is said: whoever reads it may have left.

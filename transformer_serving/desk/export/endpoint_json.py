@@ -76,9 +76,10 @@ def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int
 
 
 def remarks_of(source: ModelSource, tokens: Tokens, asked: int | None) -> tuple[str, ...]:
-    """What the owner is to know of the lengths of the endpoint's texts, and of a pooling that
-    nobody has said; `asked` is --max-length."""
+    """What the owner is to know of the lengths of the endpoint's texts, of a pooling that nobody
+    has said, and of a tokenizer that may be another model's; `asked` is --max-length."""
     found = (
+        source.tokenizer.remark_of_fewer(source.vocabulary),
         _pooled_unsaid(source),
         _shorter_than_the_model(source, tokens, asked),
         remark_of_uncut(source.task, source.tokenizer.max_length, tokens),

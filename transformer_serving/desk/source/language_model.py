@@ -88,7 +88,7 @@ def open_language_model(
         tokenizer=tokenizer,
         generation=replace(_generation(folder, config, defaults, max_length), engine=engine),
         window=_window(config),
-        remarks=_remarks(config, max_length),
+        remarks=_remarks(config, tokenizer, max_length),
     )
 
 
@@ -152,12 +152,18 @@ def _positions(config: Mapping[str, Any], max_length: int | None) -> int:
     return max_length or min(most, LONGEST_UNASKED)
 
 
-def _remarks(config: Mapping[str, Any], max_length: int | None) -> tuple[str, ...]:
-    """What is said of an endpoint that has fewer positions than could be asked for."""
+def _remarks(
+    config: Mapping[str, Any], tokenizer: TokenizerFile, max_length: int | None
+) -> tuple[str, ...]:
+    """What is said of a tokenizer that may be another model's, and of an endpoint that has fewer
+    positions than could be asked for."""
+    fewer = tokenizer.remark_of_fewer(size_of(config, "vocab_size"))
+    found = (fewer,) if fewer else ()
     most, _ = _most_positions(config)
     if max_length is not None or most <= LONGEST_UNASKED:
-        return ()
+        return found
     return (
+        *found,
         f"the endpoint takes prompt and new tokens together of up to {LONGEST_UNASKED} tokens, "
         f"the model up to {most}; more are refused with 413; --max-length {most} takes them all, "
         "with gigabytes for the cache of one",

@@ -204,6 +204,10 @@ def locate_model(
         # Before its weights are looked at, which may be pickles.
         refuse_adapter(path.resolve())
         return path.resolve(), path.resolve().name, None
+    if path.is_file():
+        raise ConversionRefused(
+            f"'{model}' is a file; name the model's folder that holds it, '{path.parent}'"
+        )
     if path.is_absolute() or model.startswith(".") or model.count("/") > 1:
         raise ConversionRefused(f"folder '{model}' does not exist; name a model folder or a Hub id")
     folder = _download(model, revision, allow_pickle)

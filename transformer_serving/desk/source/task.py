@@ -5,7 +5,7 @@ Tested by tests/source/test_model.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ _NEEDED_BY_HEAD = {
     "sequence": "ForSequenceClassification",
     "tokens": "ForTokenClassification",
     "spans": "ForQuestionAnswering",
+    "masks": "ForMaskedLM",
 }
 
 
@@ -88,12 +89,28 @@ def head_of(task: str, config: Mapping[str, Any], folder: Path) -> str:
             "vectors"
         )
     # Without the head's weights transformers would make them up, and parity would agree with it.
-    if needed is not None and names and not any(str(name).endswith(needed) for name in names):
+    if needed is not None and names and not _may_have(needed, names, config):
         raise ConversionRefused(
             f"the model is {_named(config)} and has no trained head for {task}; fine-tune it as "
             f"…{needed}, or name another --task"
         )
     return heads[0]
+
+
+def _may_have(needed: str, names: Sequence[Any], config: Mapping[str, Any]) -> bool:
+    """Whether a model of the architectures `names` may have the head.
+
+    Masks are filled by weights that others have too (…ForPreTraining, …LMHeadModel), and of an
+    encoder with a decoder by its embeddings: only those surely have none that were fine-tuned for
+    another head's task.
+    """
+    if any(str(name).endswith(needed) for name in names):
+        return True
+    others = tuple(_NEEDED_BY_HEAD.values())
+    return needed == _NEEDED_BY_HEAD["masks"] and (
+        bool(config.get("is_encoder_decoder"))
+        or not all(str(name).endswith(others) for name in names)
+    )
 
 
 def _check_kind(task: str, config: Mapping[str, Any], folder: Path) -> None:

@@ -20,6 +20,9 @@ from transformer_serving.desk.source.foreign_code import refuse_own_tokenizer
 UNBOUNDED = 1_000_000
 _FILE = "tokenizer.json"
 _SENTENCEPIECE = "sentencepiece"
+# What transformers puts into a vocabulary beside special tokens where it finds no file of one: for
+# some families, such as T5, the mark of a word's begin.
+_MADE_UP = 1
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,17 @@ class TokenizerFile:
         tokenizer.encode_special_tokens = self.split_special_tokens
         return tokenizer
 
+    def remark_of_fewer(self, rows: int) -> str | None:
+        """What is said of a tokenizer that has less than a third of the ids for which the model's
+        embeddings have `rows`; those that some models have beyond their tokenizer's are few."""
+        if 3 * self.ids >= rows:
+            return None
+        return (
+            f"the tokenizer has {self.ids} tokens, and the model's embeddings have {rows} rows: it "
+            "is likely another model's, with which every answer is wrong, and parity does not see "
+            "that; compare it with the tokenizer that the model was trained with"
+        )
+
     def known_ids(self, rows: int) -> int | None:
         """`rows` of the model's embeddings where there are ids beyond them; 0 where the model does
         not say."""
@@ -72,6 +86,7 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True)
     """
     loaded = load_tokenizer(folder)
     tokenizer = _backend(folder, loaded)
+    _check_vocabulary(folder, loaded)
     if pads:
         _check_special(folder, loaded)
     if lowercases:
@@ -116,12 +131,25 @@ def load_tokenizer(folder: Path) -> Any:
     except Exception as error:
         _check_sentencepiece(folder)
         check_config(folder)
-        reason = first_line(error) or type(error).__name__
-        raise ConversionRefused(
-            f"the tokenizer of '{folder.name}' cannot be loaded by transformers ({reason}); copy "
-            "the model's tokenizer.json and tokenizer_config.json into the folder (save_pretrained "
-            "of its fast tokenizer writes both)"
-        ) from error
+        raise _unusable(folder, first_line(error) or type(error).__name__) from error
+
+
+def _unusable(folder: Path, reason: str) -> ConversionRefused:
+    return ConversionRefused(
+        f"the tokenizer of '{folder.name}' cannot be loaded by transformers ({reason}); copy "
+        "the model's tokenizer.json and tokenizer_config.json into the folder (save_pretrained "
+        "of its fast tokenizer writes both)"
+    )
+
+
+def _check_vocabulary(folder: Path, loaded: Any) -> None:
+    """Without a file of the vocabulary transformers makes a tokenizer of special tokens alone, to
+    which every text is the same; the reference would have it too, so that parity agrees. Raises
+    ConversionRefused."""
+    special = {str(token) for token in loaded.added_tokens_decoder.values() if token.special}
+    special.update(loaded.all_special_tokens)
+    if len(loaded.get_vocab().keys() - special) <= _MADE_UP:
+        raise _unusable(folder, "it finds no vocabulary there, only special tokens")
 
 
 def _check_sentencepiece(folder: Path) -> None:
@@ -146,8 +174,14 @@ def _check_special(folder: Path, loaded: Any) -> None:
     T5's, only has them."""
     made = not (folder / _FILE).is_file()
     ends = (loaded.cls_token_id, loaded.sep_token_id)
-    around = set(loaded.all_special_ids) - {loaded.unk_token_id}
-    if made and None not in ends and not around & set(loaded("a")["input_ids"]):
+    if not made or None in ends:
+        return
+    try:
+        ids = loaded("a")["input_ids"]
+    # The Rust library's errors have no type of their own.
+    except Exception as error:
+        raise _unusable(folder, first_line(error) or type(error).__name__) from error
+    if not set(ids) & (set(loaded.all_special_ids) - {loaded.unk_token_id}):
         raise ConversionRefused(
             f"the tokenizer of '{folder.name}' has no {_FILE}, and the one that transformers makes "
             f"of its vocabulary does not put {loaded.cls_token} and {loaded.sep_token} around a "
