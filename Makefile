@@ -248,7 +248,7 @@ gpu-parcel: $(VENV)/.desk
 	$(BIN)/python -m scripts.gpu_parcel.pack $(if $(SIZE),--size $(SIZE)) \
 		$(if $(PYTHON_VERSION),--python-version $(PYTHON_VERSION))
 
-# Options: make bench BENCH="--rounds 3 --seconds 1"
+# Options: make bench BENCH="--rounds 9". Of fewer than 5 rounds, or shorter ones, no table is made.
 bench: $(VENV)/.dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks bench $(BENCH)
 

@@ -11,8 +11,18 @@ from pathlib import Path
 import click
 
 from benchmarks import study_commands
-from benchmarks.command_parts import PLOTS, destination, finish, kept, out_option, plan, report
+from benchmarks.command_parts import (
+    PLOTS,
+    brief,
+    destination,
+    finish,
+    kept,
+    out_option,
+    plan,
+    report,
+)
 from benchmarks.runs.results import RESULTS, Results
+from benchmarks.runs.runners import Plan
 from benchmarks.servers import choice
 from benchmarks.servers.process import Unusable
 from transformer_serving.desk.failure import Failure
@@ -28,9 +38,9 @@ def main() -> None:
 for _command in study_commands.COMMANDS:
     main.add_command(_command)
 
-_rounds = click.option("--rounds", type=click.IntRange(1), default=7, show_default=True)
+_rounds = click.option("--rounds", type=click.IntRange(1), default=Plan.rounds, show_default=True)
 _seconds = click.option(
-    "--seconds", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
+    "--seconds", type=click.FloatRange(0, min_open=True), default=Plan.seconds, show_default=True,
     help="Length of one measurement.",
 )  # fmt: skip
 _tables = click.option(
@@ -67,7 +77,7 @@ def bench(
     from benchmarks.runs import loads, session
     from benchmarks.servers import peers
 
-    out, tables = destination(out, tables, part=bool(only or named))
+    out, tables = destination(out, tables, part=bool(only or named) or brief(rounds, seconds))
     found = session.bench(
         plan(rounds, seconds), report, peers.chosen(only), loads.chosen(named), keep=kept(out)
     )
@@ -99,6 +109,7 @@ def everything(out: Path, rounds: int, seconds: float, tables: bool, part: tuple
     stored = documents.file_of(out, ALL)
     if part and stored is None:
         raise Failure(f"no {ALL}.json to renew in {out}: run it without --part first", exit_code=2)
+    out, tables = destination(out, tables, part=brief(rounds))
     found = session.bench(
         plan(rounds, seconds), report,
         [peers.PEERS["gateway"]] if part else list(peers.PEERS.values()),
@@ -125,7 +136,7 @@ def budgets(
     from benchmarks.servers.peers import PEERS
     from benchmarks.studies.parts import measured
 
-    out, tables = destination(out, tables, part=not clone)
+    out, tables = destination(out, tables, part=not clone or brief(rounds, seconds))
     peers = [PEERS[name] for name in ("gateway", "null-gateway")]
     found = session.bench(
         plan(rounds, seconds), report, peers, (), kind="budgets",
@@ -182,6 +193,7 @@ def generation(
     from benchmarks.servers.language_models import SIZES
     from benchmarks.studies.generation import Generation
 
+    out, tables = destination(out, tables, part=brief(rounds))
     chosen = tuple(choice.chosen("size", sizes, {one.name: one for one in SIZES})) or SIZES
     found = session.bench(
         plan(rounds, seconds), report, (), (), kind=documents.GENERATION,

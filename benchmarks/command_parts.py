@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ from benchmarks.runs.results import RESULTS, Results
 from benchmarks.runs.runners import Plan
 from benchmarks.runs.session import Keep
 from benchmarks.servers.site import BUILD
+from transformer_serving.desk.bench.bounds import fewest_rounds
 
 PLOTS = "plots"
 _console = Console(stderr=True)
@@ -29,11 +31,17 @@ def plan(rounds: int, seconds: float) -> Plan:
     return Plan(seconds=seconds, rounds=rounds, warm_up_s=min(1.0, seconds))
 
 
+def brief(rounds: int, seconds: float = math.inf) -> bool:
+    """Whether a run says less than a stored one: of too few rounds for bounds, or of shorter ones
+    than `make bench` has unless it is told."""
+    return rounds < fewest_rounds() or seconds < Plan.seconds
+
+
 def destination(out: Path, tables: bool, *, part: bool) -> tuple[Path, bool]:
     """Where a run goes, and whether documents are made from it.
 
     A part of what a command measures takes no stored run's place, and no document is of it: the
-    rows that it left out would be missing there.
+    rows that it left out would be missing there, or the rounds.
     """
     if not part:
         return out, tables

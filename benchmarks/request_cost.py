@@ -146,6 +146,12 @@ def write_model(work: Path) -> None:
     (folder / FILE_NAME).write_text(to_text(with_versions(config, "null", [version])), "utf-8")
 
 
+def refuse_without_demo() -> None:
+    """Raises SystemExit where the demo's bundles are not built."""
+    if not (BUNDLE / "endpoint.json").is_file():
+        sys.exit(f"error: there is no bundle {BUNDLE.relative_to(ROOT)}; 'make up' builds it")
+
+
 def begin_with_figures(module: str) -> None:
     """Run the module in a process that has a folder for figures, as a worker has, and end with its
     status; nothing where this one has: prometheus_client decides by it when it is imported."""
@@ -162,6 +168,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
+    refuse_without_demo()
     begin_with_figures("benchmarks.request_cost")
     before = {**machine(), **versions(), "date": today()}
     found = profile(options.count, options.rounds)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.command_parts import finish, kept, out_option, plan, report
+from benchmarks.command_parts import brief, destination, finish, kept, out_option, plan, report
 from benchmarks.servers.site import OURS
 from transformer_serving.desk.failure import Failure
 
@@ -27,6 +27,7 @@ def growth(out: Path, rounds: int, seconds: float, tables: bool) -> None:
     from benchmarks.runs import session
     from benchmarks.studies.growth import Growth
 
+    out, tables = destination(out, tables, part=brief(rounds))
     found = session.bench(
         plan(rounds, seconds), report, (), (), kind=documents.GROWTH,
         parts={"growth": Growth(rounds, seconds)}, keep=kept(out),

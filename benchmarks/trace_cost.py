@@ -23,7 +23,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.request_cost import BUNDLE, begin_with_figures, write_model
+from benchmarks.request_cost import BUNDLE, begin_with_figures, refuse_without_demo, write_model
 from benchmarks.runs.results import write_json
 from benchmarks.servers import tritons
 from benchmarks.servers.machine import machine, today, versions
@@ -187,6 +187,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=31)
     options = parser.parse_args()
+    refuse_without_demo()
     begin_with_figures("benchmarks.trace_cost")
     before = {**machine(), **versions(), "date": today()}
     found = run(_TURNS, options.rounds)

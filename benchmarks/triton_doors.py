@@ -17,7 +17,7 @@ from statistics import median
 import numpy as np
 import uvloop
 
-from benchmarks.request_cost import BUNDLE, write_model
+from benchmarks.request_cost import BUNDLE, refuse_without_demo, write_model
 from benchmarks.runs.results import write_json
 from benchmarks.servers import tritons
 from benchmarks.servers.machine import machine, today, versions
@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=8)
     options = parser.parse_args()
+    refuse_without_demo()
     before = {**machine(), **versions(), "date": today(), "load": os.getloadavg()[0]}
     found = compare(options.count, options.rounds)
     lines = ["door           processor µs, least and median    by the clock µs, least and median"]

@@ -8,7 +8,8 @@ instruction sets, as a table in docs/models.md.
 MiniLM in every precision of both CPU engines. Each OpenVINO bundle is made under each level and
 served under it by the real tritonserver; those made under the lowest and the highest are served
 under all. Ends with 1 where an answer is out of its precision's tolerance. With --folder what a run
-made stays there, and one that was cut short is taken up at the step it had come to.
+made stays there, and one that was cut short is taken up at the step it had come to: by the same
+options, code, versions and processor alone, others are refused.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from benchmarks.servers.machine import commit, is_exact, versions
 from scripts.generated_part import PAGE, described, load_average, write_part
 from scripts.processor_levels import LEVELS, VARIABLE, imitable, processor_flags
 from transformer_serving.contract.replacement import replace_file
@@ -39,6 +41,7 @@ _STEP_S = 900
 _MAX_LENGTH = 64
 _ALL = "all that it has"
 _STEPS = "scripts.processor_run"
+STAMP = "stamp.json"
 Rows = list[dict[str, Any]]
 ENGINES = tuple(
     f"{engine}-{precision}"
@@ -57,6 +60,32 @@ class Row:
     made: float
     served: dict[str, float | None]
     faults: tuple[str, ...]
+
+
+def stamp(levels: Sequence[str], engines: Sequence[str], max_length: int) -> dict[str, Any]:
+    """All that a finished step depends on."""
+    return {
+        "levels": [*levels], "engines": [*engines], "max-length": max_length, "commit": commit(),
+        "processor": facts()["processor"], "versions": versions(),
+    }  # fmt: skip
+
+
+def take(folder: Path, wanted: dict[str, Any]) -> None:
+    """Have the folder for steps of this stamp. Raises SystemExit where it holds those of another,
+    or of code that no commit names."""
+    path = folder / STAMP
+    if not any(folder.iterdir()):
+        replace_file(path, json.dumps(wanted, indent=1) + "\n")
+        return
+    left: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
+    others = [name for name, value in wanted.items() if left.get(name) != value]
+    if not others and not is_exact(wanted["commit"]):
+        others = ["changes of the code"]
+    if others:
+        raise SystemExit(
+            f"error: {folder} holds the steps of a run with other {', '.join(others)}; name "
+            "another folder, or remove it"
+        )
 
 
 def run(folder: Path, level: str, *arguments: str) -> Rows:
@@ -167,6 +196,7 @@ def main() -> int:
         _folder(options.folder) as folder,
         Progress(*columns, console=Console(stderr=True)) as progress,
     ):
+        take(folder, stamp(levels, options.engines, options.max_length))
         rows = check(folder, levels, options.max_length, progress, options.engines)
     if options.json:
         sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
@@ -203,7 +233,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, default=_MAX_LENGTH, help="tokens of a text")
     parser.add_argument("--folder", type=Path, help="keep the steps' work here, and take it up")
     parser.add_argument("--write", action="store_true", help="put the table into docs/models.md")
-    return parser.parse_args()
+    options = parser.parse_args()
+    whole = not options.levels and set(options.engines) == set(ENGINES)
+    if options.write and not (whole and options.max_length == _MAX_LENGTH):
+        parser.error(
+            "--write is of a whole run, the table has every row: leave out --levels, --engines and "
+            "--max-length"
+        )
+    return options
 
 
 if __name__ == "__main__":

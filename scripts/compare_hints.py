@@ -8,6 +8,7 @@ is a process of its own, since oneDNN reads its limit at a start.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -108,16 +109,21 @@ def under(level: str, folder: Path) -> list[list[float] | None]:
         environment[VARIABLE] = level
     command = [sys.executable, "-P", "-m", "scripts.compare_hints", str(folder)]
     root = str(Path(__file__).parent.parent)
-    done = subprocess.run(
-        command, env={**environment, "PYTHONPATH": root}, capture_output=True, text=True, check=True
-    )
+    environment["PYTHONPATH"] = root
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"error: under {level} it failed:\n{done.stderr[-2000:]}")
     found: list[list[float] | None] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        sys.stdout.write(json.dumps(measured(Path(sys.argv[1]))) + "\n")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    # How it starts itself under a level.
+    parser.add_argument("graphs", type=Path, nargs="?", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.graphs is not None:
+        sys.stdout.write(json.dumps(measured(options.graphs)) + "\n")
         return
     load = load_average()
     names = {level.name for level in imitable(processor_flags())} | {_ALL}

@@ -20,7 +20,7 @@ import onnx
 import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from scripts.generated_part import PAGE, described, load_average, write_part
+from scripts.generated_part import PAGE, described, load_average, take_no_options, write_part
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.quantization import (
     narrowing,
@@ -112,6 +112,7 @@ def least_times(paths: dict[str, Path]) -> dict[str, list[float]]:
 
 
 def main() -> None:
+    take_no_options(__doc__)
     logging.disable(logging.WARNING)
     load = load_average()
     with tempfile.TemporaryDirectory() as scratch:

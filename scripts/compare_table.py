@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.generated_part import described, load_average, write_part
+from scripts.generated_part import described, load_average, take_no_options, write_part
 from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.demo import encoder_folder
 from transformer_serving.desk.parity.latency import Latency, facts, parity_cell
@@ -19,6 +19,7 @@ ENGINES = ("openvino", "onnxruntime")
 
 
 def main() -> None:
+    take_no_options(__doc__)
     load = load_average()
     request = ConvertRequest(str(encoder_folder()), engine=ENGINES[0], compare=ENGINES)
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scripts.generated_part import write_part
+from scripts.generated_part import take_no_options, write_part
 from transformer_serving.contract.engine_parameters import ENGINE_PARAMETERS
 
 PAGE = Path(__file__).parent.parent / "docs" / "convert.md"
@@ -21,6 +21,7 @@ def table() -> str:
 
 
 def main() -> None:
+    take_no_options(__doc__)
     write_part("docs", table(), PAGE)
 
 

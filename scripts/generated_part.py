@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+
+
+def take_no_options(about: str | None) -> None:
+    """Ends what takes none with `about` for --help, and with 2 for anything else: neither is to
+    begin its work, which writes a page."""
+    argparse.ArgumentParser(description=(about or "").partition("\n")[0]).parse_args()
 
 
 def markers(name: str, target: str | None = None) -> tuple[str, str]:

@@ -3,6 +3,7 @@ of docs/models.md with every task of the families that are tested in full."""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import sys
@@ -157,6 +158,17 @@ def figures(row: Row, folder: Path, graphs: Graphs) -> Iterable[Figure]:
             yield Figure(task, engine, report)
 
 
+def asked_families(about: str | None, known: Iterable[str]) -> list[str]:
+    """Those that the command line names, none for all."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help=", ".join(known))
+    named: list[str] = parser.parse_args().families
+    for name in named:
+        if name not in known:
+            parser.error(f"no family '{name}'; there are {', '.join(known)}")
+    return named
+
+
 def main(families: list[str]) -> int:
     """Print the table as Markdown. The exit code counts the rows that are over the tolerance."""
     with tempfile.TemporaryDirectory() as folder:
@@ -182,4 +194,4 @@ def _print(families: list[str], graphs: Graphs) -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(asked_families(__doc__, {row.family: None for row in ALL})))

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.architectures import asked_families
 from tests.language_models import FAMILIES, save_language_model
 from transformer_serving.desk.builders.language_model import (
     build_language_model,
@@ -62,4 +63,4 @@ def main(families: list[str]) -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(asked_families(__doc__, FAMILIES)))

@@ -1,4 +1,5 @@
-"""Whether two runs agree: figures, and ratios to ours, whose bounds overlap."""
+"""Whether a run agrees with the stored one: its figures, and ratios to ours, lie within the
+bounds of that one's."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ class Pair:
     second: Spread
 
     @property
-    def overlaps(self) -> bool:
-        return self.first.lower <= self.second.upper and self.second.lower <= self.first.upper
+    def agrees(self) -> bool:
+        return self.first.lower <= self.second.median <= self.first.upper
 
 
 def figures(first: Results, second: Results) -> list[Pair]:
@@ -59,11 +60,11 @@ def text(first: Results, second: Results) -> str:
             (
                 pair.load, pair.name,
                 *_cells(pair.first, digits), *_cells(pair.second, digits),
-                "" if pair.overlaps else "apart",
+                "" if pair.agrees else "outside",
             )
             for pair in pairs
         ]  # fmt: skip
-        agreed = sum(pair.overlaps for pair in pairs)
+        agreed = sum(pair.agrees for pair in pairs)
         parts.append(f"{table(head, rows)}\n\n{agreed} of {len(pairs)} agree.")
     return "\n\n".join(parts)
 

@@ -23,6 +23,21 @@ Figure = Callable[[Results], Spread | None]
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A figure of some peers' rows, each with its load."""
+
+    take: Figure
+    rows: tuple[tuple[str, str], ...]
+
+    def __call__(self, results: Results) -> Spread | None:
+        return self.take(results)
+
+    def short(self, results: Results) -> bool:
+        """Whether the rounds of one of the rows were too short to count on."""
+        return any(results.short(peer, load) for peer, load in self.rows)
+
+
+@dataclass(frozen=True)
 class Budget:
     """`wanted` is a floor where `at_least`, else a ceiling; `figure` takes it from a run of `kind`.
 
@@ -45,14 +60,19 @@ class Budget:
 
 
 def _times(over: str, under: str, load: str) -> Figure:
-    return lambda results: results.ratio(over, under, load)
+    rows = ((over, load), (under, load))
+    return Measured(lambda results: results.ratio(over, under, load), rows)
 
 
-def _times_best_recipe(results: Results) -> Spread | None:
+def _times_best_recipe() -> Figure:
     """Against the stronger of the recipes: the one with the smallest ratio."""
-    found = [results.ratio("gateway", name, "seed") for name in RECIPES]
-    there = [ratio for ratio in found if ratio is not None]
-    return min(there, key=lambda ratio: ratio.median) if there else None
+
+    def take(results: Results) -> Spread | None:
+        found = [results.ratio("gateway", name, "seed") for name in RECIPES]
+        there = [ratio for ratio in found if ratio is not None]
+        return min(there, key=lambda ratio: ratio.median) if there else None
+
+    return Measured(take, tuple((name, "seed") for name in ("gateway", *RECIPES)))
 
 
 def _extra(peer: str) -> Figure:
@@ -118,7 +138,7 @@ BUDGETS = (
     Budget("seed load, gateway, over clearml-serving's example as it comes (ONNX Runtime fp32)",
            "times", 2.5, True, _times("gateway", "stock-ort", "seed")),
     Budget("seed load, gateway, over the better of the two recipes",
-           "times", 3.3, True, _times_best_recipe),
+           "times", 3.3, True, _times_best_recipe()),
     Budget("seed load, unmodified app, of the engine alone",
            "times", 0.6, True, _times("app", "raw", "seed")),
     Budget("seed load, gateway, of the engine alone",
@@ -176,10 +196,12 @@ BUDGETS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """A budget beside a run's figure; None where the run did not measure it."""
+    """A budget beside a run's figure; None where the run did not measure it. `short`: of rounds
+    too short to count on."""
 
     budget: Budget
     found: Spread | None
+    short: bool = False
 
     @property
     def word(self) -> str:
@@ -187,14 +209,19 @@ class Verdict:
             return "not measured"
         if self.found.rounds < self.budget.rounds:
             return f"needs {self.budget.rounds} rounds"
+        short = ", of short rounds" if self.short else ""
         if self.budget.met(self.found):
-            return "met"
-        return f"missed by {abs(self.budget.bound(self.found) - self.budget.wanted):.2f}"
+            return f"met{short}"
+        return f"missed by {abs(self.budget.bound(self.found) - self.budget.wanted):.2f}{short}"
 
 
 def judge(runs: Mapping[str, Results]) -> list[Verdict]:
     """Every budget by the run of its kind, as far as there is one."""
-    return [
-        Verdict(budget, budget.figure(runs[budget.kind]) if budget.kind in runs else None)
-        for budget in BUDGETS
-    ]
+    return [_verdict(budget, runs.get(budget.kind)) for budget in BUDGETS]
+
+
+def _verdict(budget: Budget, run: Results | None) -> Verdict:
+    if run is None:
+        return Verdict(budget, None)
+    short = isinstance(budget.figure, Measured) and budget.figure.short(run)
+    return Verdict(budget, budget.figure(run), short)

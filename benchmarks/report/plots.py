@@ -14,6 +14,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # the backend is chosen before
 
 from benchmarks.report import curve_points
+from benchmarks.report.tables import marked
 from benchmarks.runs.results import Results, Row
 
 _COLOURS = {"ours": "#1f6fb2", "peer": "#b0b4ba", "limit": "#e2a03f"}
@@ -63,9 +64,10 @@ def _bars(results: Results, rows: Sequence[Row], load: str, title: str) -> Any:
         color=[_COLOURS[row.kind] for row, _ in ordered],
     )  # fmt: skip
     axes.set_yticks(range(len(ordered)), [f"{row.title} ({row.engine})" for row, _ in ordered])
-    for place, (_, found) in enumerate(ordered):
+    for place, (row, found) in enumerate(ordered):
         axes.annotate(
-            f"{found.median:.0f}", (found.upper, place), xytext=(6, 0), va="center",
+            f"{found.median:.0f}{marked(results, load, row.name)}", (found.upper, place),
+            xytext=(6, 0), va="center",
             textcoords="offset points",
         )  # fmt: skip
     axes.set_xlabel("texts a second")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from benchmarks.report import curve_points, overload_tables as overload_report
 from benchmarks.report.markdown import table as table
+from benchmarks.runs.loads import LEAST_TURNS
 from benchmarks.runs.results import MOST_FAILED, Results, Row
 from transformer_serving.contract.error_line import one_line
 from transformer_serving.desk.bench import bounds
@@ -13,6 +14,11 @@ from transformer_serving.desk.bench.bounds import Spread
 
 # The peer that the ratios are of, and the same before the engine that answers zeros.
 OURS, OURS_NULL = "gateway", "null-gateway"
+SHORT = " (short)"
+_ABOUT_SHORT = (
+    "short: of rounds of less than half the time that is said, or of fewer than "
+    f"{LEAST_TURNS} requests of each client; too few to count on."
+)
 # README's five: what one engine does in three ways, and what a recipe of PyTorch does.
 _SHORT = ("gateway", "stock", "raw", "queue", "gunicorn")
 
@@ -79,13 +85,24 @@ def readme_text(results: Results) -> str:
             (
                 row.title,
                 row.engine,
-                _median(results.spread(row.name, "seed")),
-                _median(results.spread(row.name, "single", "p50"), digits=1),
-                _median(results.spread(row.name, "batch")),
+                _median(results.spread(row.name, "seed")) + marked(results, "seed", row.name),
+                _median(results.spread(row.name, "single", "p50"), digits=1)
+                + marked(results, "single", row.name),
+                _median(results.spread(row.name, "batch")) + marked(results, "batch", row.name),
                 _over(results, row, "seed"),
             )
         )
-    return f"{table(head, rows)}\n\n{results.provenance()}"
+    return f"{_explained(table(head, rows))}\n\n{results.provenance()}"
+
+
+def marked(results: Results, load: str, *peers: str) -> str:
+    """What follows a figure of these peers where rounds of one of them were short."""
+    return SHORT if any(results.short(peer, load) for peer in peers) else ""
+
+
+def _explained(made: str) -> str:
+    """A table, and below it what a mark in it means."""
+    return f"{made}\n\n{_ABOUT_SHORT}" if SHORT in made else made
 
 
 def load_tables(results: Results, load: str) -> str:
@@ -110,20 +127,21 @@ def load_table(results: Results, load: str, measured: Sequence[Row], ours: str) 
         found = results.spread(row.name, load)
         assert found is not None
         ratio = None if row.name == ours else results.ratio(ours, row.name, load)
+        short = marked(results, load, ours, row.name)
         rows.append(
             (
                 row.title,
                 row.engine,
-                _median(found),
+                _median(found) + marked(results, load, row.name),
                 f"± {found.share:.0%}",
                 _percent(results.failed_share(row.name, load)),
                 _median(results.spread(row.name, load, "p50"), digits=1),
                 _median(results.spread(row.name, load, "p99"), digits=1),
-                f"{ratio.median:.2f} times" if ratio else "",
-                f"{ratio.lower:.2f} times" if ratio else "",
+                f"{ratio.median:.2f} times{short}" if ratio else "",
+                f"{ratio.lower:.2f} times{short}" if ratio else "",
             )
         )
-    return table(head, rows)
+    return _explained(table(head, rows))
 
 
 def _percent(share: float) -> str:
@@ -141,11 +159,13 @@ def stage_table(results: Results) -> str:
             if stages:
                 calls = results.spread(row.name, load, "texts_a_call")
                 times = [f"{stages[stage]:.2f}" if stage in stages else "-" for stage in _STAGES]
-                rows.append((title, f"{row.title} ({row.engine})", *times, _median(calls, 1)))
+                name = f"{row.title} ({row.engine}){marked(results, load, row.name)}"
+                rows.append((title, name, *times, _median(calls, 1)))
     if not rows:
         return ""
     head = ("load", "", *(f"{stage}, ms" for stage in _STAGES), "texts a call")
-    return f"### Stages of a request\n\nMeans of /metrics.\n\n{table(head, rows)}"
+    made = _explained(table(head, rows))
+    return f"### Stages of a request\n\nMeans of /metrics.\n\n{made}"
 
 
 _STAGES = ("tokenize", "queue", "infer", "post")
@@ -195,7 +215,8 @@ def cpu_table(results: Results) -> str:
         if any(seed):
             # The engine alone has no other part.
             whole = f"{sum(part.median for part in seed if part):.0f}"
-            rows.append((row.title, row.engine, *map(_median, seed), whole, _median(single)))
+            title = row.title + marked(results, "seed", name)
+            rows.append((title, row.engine, *map(_median, seed), whole, _median(single)))
     if not rows:
         return ""
     head = (
@@ -213,7 +234,7 @@ def cpu_table(results: Results) -> str:
         "the requests; with PyTorch the engine is among them. Two cores have 2,000,000 µs a second."
         f" Measurements in which more than {MOST_FAILED:.0%} of the requests failed are left out."
     )
-    return f"### Processor time of a request\n\n{note}\n\n{table(head, rows)}"
+    return f"### Processor time of a request\n\n{note}\n\n{_explained(table(head, rows))}"
 
 
 def _padding(results: Results, peer: str) -> str:
@@ -236,7 +257,7 @@ def _over(results: Results, row: Row, load: str) -> str:
     if row.name == OURS:
         return ""
     ratio = results.ratio(OURS, row.name, load)
-    return f"{ratio.lower:.1f} times" if ratio else "-"
+    return f"{ratio.lower:.1f} times{marked(results, load, OURS, row.name)}" if ratio else "-"
 
 
 def _median(found: Spread | None, digits: int = 0) -> str:

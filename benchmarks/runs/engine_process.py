@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.servers.process import Unusable, last_words
 
 # CUDA says what is wrong some lines before its last one.
-_LAST_LINES = 6
+LAST_LINES = 6
 
 
 class RawEngine:
@@ -69,7 +69,7 @@ class RawEngine:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            status, said = self._process.wait(), last_words(Path(self._log.name), _LAST_LINES)
+            status, said = self._process.wait(), last_words(Path(self._log.name), LAST_LINES)
             raise Unusable(f"the raw engine's process ended with {status}: {said}")
         found: dict[str, Any] = json.loads(line)
         self.remarks = found.pop("remarks")

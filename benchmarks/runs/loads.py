@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from benchmarks.servers import choice
 from benchmarks.servers.peers import Peer
 
+# A measured round has so many requests of each client: of one each there is only the burst at the
+# begin, and the wait of the first for the last.
+LEAST_TURNS = 3
+
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent to each peer. `most` is the highest number of requests of one measurement.
+    """What is sent to each peer. `most` is how many requests of one measurement are sent for its
+    time alone; LEAST_TURNS of each client are sent in any case.
 
     `tool` is ab, whose connections are new, wrk, which keeps them, open for the open loop of mixed
     lengths, or paced for one that offers `pace` requests a second. `raw` is the batch at which the
@@ -38,14 +43,14 @@ class Load:
         return self.texts == 1 or (peer.many and self.texts <= peer.most)
 
 
-SEED = Load("seed", "one text, 128 clients, new connections (ab -c 128)", "ab", 128, 1, 8000, 64)
+SEED = Load("seed", "one text, 128 clients, new connections (ab -c 128)", "ab", 128, 1, 16000, 64)
 KEPT = Load("kept", "one text, 128 clients, kept connections (wrk -c 128)", "wrk", 128, 1, 0,
             None, only=("null-gateway", "null-uvicorn"))  # fmt: skip
 SINGLE = Load("single", "one text at a time, kept connection (wrk -c 1)", "wrk", 1, 1, 0, 1)
-BATCH = Load("batch", "32 texts a request, 4 clients", "ab", 4, 32, 400, 32)
+BATCH = Load("batch", "32 texts a request, 4 clients", "ab", 4, 32, 4000, 32)
 MIXED = Load("mixed", "mixed lengths, open loop at 70 % of capacity", "open", 64, 1, 0, None,
              only=("gateway", "app"))  # fmt: skip
-BIG = Load("big", "512 texts a request, 1 client", "ab", 1, 512, 20, 64)
+BIG = Load("big", "512 texts a request, 1 client", "ab", 1, 512, 200, 64)
 # The pace at which MLServer's Hugging Face runtime was measured by its users, with vegeta.
 PACED = Load("paced", "one text, 50 requests a second offered, open loop", "paced", 4, 1, 0, None,
              ("gateway", "gateway-v2", "gateway-tei", "mlserver"), pace=50.0)  # fmt: skip

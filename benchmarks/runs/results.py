@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs.loads import Load
+from benchmarks.runs.loads import LEAST_TURNS, LOADS, Load
 from benchmarks.runs.rounds import Outcome
 from benchmarks.runs.runners import Measurement, Plan
 from benchmarks.servers.models import ENGINE_TITLES, Models
@@ -92,6 +92,18 @@ class Results:
         rounds = [found for found in self._figures.get((peer, load), []) if found]
         requests = sum(found.get("requests", 0) for found in rounds)
         return sum(found["failed"] for found in rounds) / requests if requests else 0.0
+
+    def short(self, peer: str, load: str) -> bool:
+        """Whether a round took less than half of the plan's seconds, or had fewer than LEAST_TURNS
+        requests of each client: what it found is of the burst at its begin."""
+        clients = LOADS[load].clients if load in LOADS else 0
+        rounds = [found for found in self._figures.get((peer, load), []) if found]
+        return any(
+            found["requests"] < LEAST_TURNS * clients
+            or found["requests"] < found.get("rate", 0.0) * self.values["plan"]["seconds"] / 2
+            for found in rounds
+            if "requests" in found
+        )
 
     def spread(self, peer: str, load: str, figure: str = "texts") -> Spread | None:
         values = [value for value in self.series(peer, load, figure) if value is not None]

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs import processor_time
+from benchmarks.runs import ab as ab_module, processor_time
 from benchmarks.runs.ab import ToolRun, ab
 from benchmarks.runs.engine_process import RawEngine
-from benchmarks.runs.loads import Load
+from benchmarks.runs.loads import LEAST_TURNS, Load
 from benchmarks.runs.processor_time import is_tritons, process_seconds
 from benchmarks.runs.stages import Sums, padding_share, read_sums, stage_ms, texts_a_call
 from benchmarks.runs.wrk import wrk
@@ -25,6 +25,8 @@ from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures, percentile
 
 _OPEN_SHARE = 0.7
+# A slow peer's measurement lasts at most so many times the plan's seconds.
+_LONGEST_TIMES = 10
 # A server that falls behind its pace shows it by and by.
 _PACED_TIMES = 5
 _LONGEST = 512
@@ -98,9 +100,20 @@ class Runner:
         return generator.Payload(load.name, body, load.texts, peer.content_type)
 
     def _ab(self, peer: Peer, load: Load) -> Measurement:
-        key = (peer.name, load.name)
-        wanted = int(self.rates[key] * self.plan.seconds)
-        requests = max(min(wanted, load.most), load.clients, 2)
+        """As many requests as last the plan's seconds; once more where half of them were sent."""
+        found = self._ab_once(peer, load)
+        if 2 * found["requests"] < self._requests(peer, load):
+            found = self._ab_once(peer, load)
+        return found
+
+    def _requests(self, peer: Peer, load: Load) -> int:
+        """Of one measurement by ab, by how fast the peer was last."""
+        wanted = int(self.rates[peer.name, load.name] * self.plan.seconds)
+        turns = min(LEAST_TURNS * load.clients, _LONGEST_TIMES * wanted)
+        return max(min(wanted, load.most), turns, load.clients, ab_module.LEAST)
+
+    def _ab_once(self, peer: Peer, load: Load) -> Measurement:
+        requests = self._requests(peer, load)
         found = self._closed(
             peer, load,
             lambda body: ab(
@@ -109,7 +122,7 @@ class Runner:
             ),
         )  # fmt: skip
         # One bad moment must not make every later round too short, or too long.
-        self.rates[key] = found["texts"] / load.texts
+        self.rates[peer.name, load.name] = found["rate"]
         return found
 
     def _wrk(self, peer: Peer, load: Load) -> Measurement:

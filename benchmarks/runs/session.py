@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ class Session:
     peers: Sequence[Peer]
     failed: dict[str, str]
     around: dict[str, Any] = field(default_factory=machine.provenance)
+    # Given a part's value so far, which stays also where the part fails later.
+    so_far: Callable[[Any], None] = lambda value: None
 
 
 # What only one kind of run measures: a value to be stored.
@@ -93,13 +96,14 @@ def bench(
     """Measure the peers under the loads, then the parts.
 
     `keep` is given what there is after every round and every part: whatever ends the run early,
-    that is not lost. A part that fails is named with its error. Raises Failure where nothing was
-    measured at all: that must not take a stored run's place.
+    that is not lost, nor is what a part has stored so far. One that fails is named with its error.
+    Raises Failure where nothing was measured at all: that must not take a stored run's place.
     """
     by_ab = bool(loads or peers)
     with session(peers, plan, report, work, models, by_ab=by_ab) as opened:
         found = measure(opened, peers, loads, report, kind=kind, keep=keep)
         for name, part in (parts or {}).items():
+            opened.so_far = functools.partial(_stored, found, name, keep)
             try:
                 found.values[name] = part(opened, report)
             except Exception as error:
@@ -113,6 +117,11 @@ def bench(
             f"nothing was measured, and what is stored stays as it is; {'; '.join(reasons)}"
         )
     return found
+
+
+def _stored(found: Results, name: str, keep: Keep, value: Any) -> None:
+    found.values[name] = value
+    keep(found)
 
 
 def _has_figures(found: Results, parts: Iterable[str]) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.runs.engine_process import LAST_LINES
 from benchmarks.runs.session import Session
 from benchmarks.servers.environments import environment_python
 from benchmarks.servers.language_models import (
@@ -32,7 +33,7 @@ from benchmarks.servers.language_models import (
     build_language_model,
     word,
 )
-from benchmarks.servers.process import Child, Unusable, free_ports, tree, use
+from benchmarks.servers.process import Child, Unusable, free_ports, last_words, tree, use
 from benchmarks.servers.site import deploy
 from transformer_serving.contract.generation import Finish, Options, Sampling
 from transformer_serving.desk.bench import load as generator, streams
@@ -52,14 +53,33 @@ class Generation:
     sizes: Sequence[Size] = SIZES
 
     def __call__(self, session: Session, report: StepReport) -> dict[str, Any]:
-        return {
-            size.name: self._measured(session, build_language_model(size, report), report)
-            for size in self.sizes
-        }
+        found: dict[str, Any] = {}
+        for size in self.sizes:
+            model = build_language_model(size, report)
+            found[size.name] = self._served(session, model, report)
+            session.so_far(found)
+            self._alone(session.site.work, model, found[size.name], report)
+            session.so_far(found)
+        return found
 
-    def _measured(
-        self, session: Session, model: LanguageModel, report: StepReport
-    ) -> dict[str, Any]:
+    def _alone(
+        self, work: Path, model: LanguageModel, found: dict[str, Any], report: StepReport
+    ) -> None:
+        """The engine's rows, into what was found of the model; why there are none, where it is so:
+        an hour's rounds must outlive it."""
+        for precision, bundle in model.bundles.items():
+            report(f"{model.size.title}: the engine alone at {precision}")
+            try:
+                every = alone(bundle.model_folder, self.rounds, self.seconds, work / "alone.log")
+            except Unusable as error:
+                found["failed"][f"alone {precision}"] = str(error)
+                report(f"{model.size.title}: {error}")
+                continue
+            found["loads"] |= _summed(
+                {f"alone {precision} {at_once}": rows for at_once, rows in every.items()}
+            )
+
+    def _served(self, session: Session, model: LanguageModel, report: StepReport) -> dict[str, Any]:
         address = f"http://127.0.0.1:{session.site.port_base}/serve"
         names = {precision: f"{model.size.name}_{precision}" for precision in PRECISIONS}
         for precision, name in names.items():
@@ -79,12 +99,8 @@ class Generation:
         for precision, name in names.items():
             own = [one for one in stubs if f"/{name}/" in " ".join(one.cmdline())]
             memory[precision] = use(own).memory / _MIB
-        for precision, bundle in model.bundles.items():
-            report(f"{model.size.title}: the engine alone at {precision}")
-            every = alone(bundle.model_folder, self.rounds, self.seconds)
-            for at_once, by_round in every.items():
-                rows[f"alone {precision} {at_once}"] = by_round
-        return {"title": model.size.title, "memory_mib": memory, "loads": _summed(rows)}
+        title, loads = model.size.title, _summed(rows)
+        return {"title": title, "memory_mib": memory, "loads": loads, "failed": {}}
 
 
 def _summed(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
@@ -172,14 +188,20 @@ def _start(base: str, child: Child) -> None:
     child.wait_until(f"{base}/generate", body=_json({"text": _PROMPT}), limit_s=300)
 
 
-def alone(folder: Path, rounds: int, seconds: float) -> dict[str, list[dict[str, float]]]:
+def alone(
+    folder: Path, rounds: int, seconds: float, log: Path
+) -> dict[str, list[dict[str, float]]]:
     """The engine in a process of its own, without Triton, HTTP or tokenizer: always so many
-    sequences, each followed by the next."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.studies.generation", str(folder), str(rounds),
-         str(seconds)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    sequences, each followed by the next. Raises Unusable with what it said last."""
+    with log.open("wb") as errors:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.studies.generation", str(folder), str(rounds),
+             str(seconds)],
+            stdout=subprocess.PIPE, stderr=errors, text=True, check=False,
+        )  # fmt: skip
+    if done.returncode:
+        said = last_words(log, LAST_LINES)
+        raise Unusable(f"the engine alone ended with {done.returncode}: {said}")
     found: dict[str, list[dict[str, float]]] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -18,6 +18,7 @@ import psutil
 
 from benchmarks.report.tables import table
 from benchmarks.servers.process import tree
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.parts import PARTS
 from transformer_serving.desk.local.supervision import Supervisor
 
@@ -87,8 +88,15 @@ def main() -> None:
     parser.add_argument("--state", type=Path, default=Path(".stack"))
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
-    load = os.getloadavg()[0]
-    found = idle_table(measure(options.state.resolve(), options.seconds))
+    state, load = options.state.resolve(), os.getloadavg()[0]
+    try:
+        if not Supervisor(state).is_up():
+            sys.exit(
+                f"error: no stack runs in {options.state}; name the folder of one with --state"
+            )
+        found = idle_table(measure(state, options.seconds))
+    except Failure as failure:
+        sys.exit(f"error: {failure}")
     sys.stdout.write(f"{options.seconds:g} s, load {load:.2f} before\n\n{found}\n")
 
 

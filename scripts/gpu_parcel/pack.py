@@ -20,13 +20,10 @@ from typing import IO, Any
 
 from scripts.gpu_parcel import unpack
 from scripts.install import rows_of
+from scripts.lock import is_cuda
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ("desk.lock", "carried.lock")
-# The machine's own, by the beginning of a name.
-OWN = ("torch", "nvidia-", "triton", "cuda-")
-# Of these beginnings, and no part of CUDA.
-OTHERS = ("tritonclient", "nvidia-pytriton")
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _GLIBC = (39, 35, 34, 31, 28, 27, 26, 24, 17, 12, 5)
@@ -50,7 +47,7 @@ def wanted(folder: Path) -> tuple[list[str], str]:
     """The locked requirements without the machine's own, and the pin of torch."""
     rows = [row for name in LOCKS for row in rows_of(folder / name)]
     pins = {row.partition("==")[0].lower(): row.partition("==")[2] for row in rows}
-    kept = [row for row in rows if row.startswith(OTHERS) or not row.lower().startswith(OWN)]
+    kept = [row for row in rows if not (is_cuda(row) or row.lower().startswith("torch"))]
     return kept, pins["torch"]
 
 

@@ -124,8 +124,9 @@ def test_an_open_loop_lasts_as_long_as_it_says(server: Server, rate: float) -> N
     """Else its rates were those of the time to its last answer."""
     found = load.run(server.address("/"), [PAYLOAD], load.Open(rate, 0.4))
     assert len(found.exchanges) == len(load.arrivals(rate, 0.4))
-    assert found.elapsed_s >= 0.4
-    assert figures(found).goodput <= len(found.exchanges) / 0.4
+    # A clock that has run for a day has few digits left for what follows the point.
+    assert found.elapsed_s >= 0.4 - 1e-9
+    assert figures(found).goodput <= len(found.exchanges) / (0.4 - 1e-9)
 
 
 def test_a_stall_counts_for_every_request_that_it_held_up(server: Server) -> None:

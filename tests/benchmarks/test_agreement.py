@@ -22,14 +22,17 @@ def run(ours: tuple[float, float], theirs: tuple[float, float]) -> Results:
     return Results(found)
 
 
-def test_figures_agree_where_their_bounds_overlap() -> None:
-    first, again = run((900, 1000), (300, 320)), run((980, 1100), (200, 240))
-    assert [pair.overlaps for pair in agreement.figures(first, again)] == [True, False]
-    # 3.00 to 3.12 times, and 4.58 to 4.90.
-    assert [pair.overlaps for pair in agreement.ratios(first, again)] == [False]
+def test_figures_agree_that_lie_within_the_stored_bounds() -> None:
+    first, again = run((900, 1000), (300, 320)), run((950, 1020), (200, 240))
+    assert [pair.agrees for pair in agreement.figures(first, again)] == [True, False]
+    # 3.00 to 3.12 times, and 4.50.
+    assert [pair.agrees for pair in agreement.ratios(first, again)] == [False]
     text = agreement.text(first, again)
     assert "1 of 2 agree." in text
     assert "0 of 1 agree." in text
+    # Bounds that overlap are not enough: 1040 lies outside 900 to 1000.
+    [ours, _] = agreement.figures(first, run((980, 1100), (300, 320)))
+    assert not ours.agrees
 
 
 def test_who_is_missing_in_one_run_is_not_compared() -> None:

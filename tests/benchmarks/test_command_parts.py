@@ -20,7 +20,8 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
 
     def played(*given: Any, kind: str = "bench", keep: Any, **options: Any) -> Results:
-        results = Results({"kind": kind, "peers": [], "figures": []})
+        about = dict.fromkeys(("date", "commit", "machine", "versions", "triton", "plan"))
+        results = Results({**about, "kind": kind, "peers": [], "figures": []})
         keep(results)
         return results
 
@@ -40,12 +41,20 @@ def files(folder: Path, kind: str) -> list[Path]:
     return [folder / f"{kind}.unfinished.json", folder / f"{kind}.json", folder / "plots"]
 
 
+KINDS = {"all": "bench-all"}
 PARTS = [
     ("bench", "--only", "null-gateway", "--load", "single"),
     ("bench", "--load", "paced"),
     ("overload", "--engine", "800"),
     ("overload", "--no-real"),
     ("budgets", "--no-clone"),
+    ("bench", "--rounds", "3", "--seconds", "1"),
+    ("bench", "--rounds", "4"),
+    ("bench", "--seconds", "1.5"),
+    ("all", "--rounds", "4"),
+    ("budgets", "--seconds", "1"),
+    ("generation", "--rounds", "4"),
+    ("growth", "--rounds", "4"),
 ]
 
 
@@ -53,17 +62,27 @@ PARTS = [
 def test_a_part_of_a_run_takes_no_stored_ones_place_and_is_in_no_document(
     command: tuple[str, ...], written: list[Path], tmp_path: Path
 ) -> None:
+    kind = KINDS.get(command[0], command[0])
     main([*command], standalone_mode=False)
-    assert written == files(BUILD, command[0])
+    assert written == files(BUILD, kind)
     written.clear()
     main([*command, "--out", str(RESULTS)], standalone_mode=False)
-    assert written == files(BUILD, command[0])
+    assert written == files(BUILD, kind)
     written.clear()
     main([*command, "--out", str(tmp_path)], standalone_mode=False)
-    assert written == files(tmp_path, command[0])
+    assert written == files(tmp_path, kind)
 
 
-@pytest.mark.parametrize("command", ["bench", "overload", "budgets"])
-def test_a_whole_run_is_what_the_documents_are_of(command: str, written: list[Path]) -> None:
-    main([command], standalone_mode=False)
-    assert written == [*files(RESULTS, command), RESULTS]
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bench",), ("overload",), ("budgets",), ("all",), ("growth",),
+        ("bench", "--rounds", "5", "--seconds", "2"), ("generation", "--rounds", "5"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_whole_run_is_what_the_documents_are_of(
+    command: tuple[str, ...], written: list[Path]
+) -> None:
+    main([*command], standalone_mode=False)
+    assert written == [*files(RESULTS, KINDS.get(command[0], command[0])), RESULTS]

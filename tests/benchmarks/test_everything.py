@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from matplotlib import pyplot
 
 from benchmarks.__main__ import main
-from benchmarks.report import curve_points, overload_tables, plots, tables as report
+from benchmarks.report import budgets, curve_points, overload_tables, plots, tables as report
 from benchmarks.runs.results import Results
 from transformer_serving.desk.failure import Failure
 
@@ -112,6 +113,52 @@ def test_times_of_measurements_with_many_refusals_are_not_shown() -> None:
     assert Results(stored).series("gateway", "seed", "p50") == [2.0]
     assert "| ± 0% | 1 % | 2.0 | 4.0 |" in report.everything_text(Results(stored))
     assert found.values["figures"][1]["rounds"][0]["p50"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("requests", "rate"), [(170, 100.0), (383, 100.0), (899, 900.0)], ids=["burst", "turns", "time"]
+)
+def test_a_row_of_short_rounds_is_marked_wherever_it_stands(requests: int, rate: float) -> None:
+    """Of 128 clients, in rounds of 2 s; one round that is short is among the bounds."""
+    stored = values()
+    stored["peers"][1] |= {"name": "stock-ort", "title": "the example"}
+    stored["figures"][1]["peer"] = "stock-ort"
+    ours, theirs = stored["figures"]
+    ours["rounds"] = [{**one, "requests": 900, "rate": 900.0, "cpu_us": 4.0}
+                      for one in ours["rounds"]]  # fmt: skip
+    whole = {**ours["rounds"][0], "requests": 384, "rate": 300.0, "texts": 300.0}
+    theirs["rounds"] = [whole, whole]
+    found = Results(stored)
+    assert report.SHORT not in report.everything_text(found) + report.readme_text(found)
+    assert not any(one.short for one in budgets.judge({budgets.BENCH: found}))
+    theirs["rounds"] = [whole, {**whole, "requests": requests, "rate": rate}]
+    found = Results(stored)
+    assert "| 300 (short) | ± 0% | - | 2.0 | 4.0 | 3.00 times (short) |" in report.everything_text(
+        found
+    )
+    assert "| ours, gateway | OpenVINO bf16 | 900 | ± 0% | - |" in report.everything_text(found)
+    assert "the example (PyTorch fp32) (short)" in report.stage_table(found)
+    assert "| the example (short) |" in report.cpu_table(found)
+    for text in (report.everything_text(found), report.stage_table(found), report.cpu_table(found)):
+        assert "\n\nshort: of rounds of less than half the time" in text
+    words = {one.word for one in budgets.judge({budgets.BENCH: found}) if one.short}
+    assert words == {"needs 7 rounds"}
+    [verdict] = [one for one in budgets.judge({budgets.BENCH: found}) if one.short]
+    enough = replace(verdict, budget=replace(verdict.budget, rounds=2))
+    assert enough.word == "met, of short rounds"
+
+
+def test_readmes_cells_are_marked_too() -> None:
+    stored = values()
+    stored["peers"][1]["name"] = "stock"
+    ours, theirs = stored["figures"]
+    ours["rounds"] = [{**one, "requests": 900, "rate": 900.0} for one in ours["rounds"]]
+    theirs["peer"] = "stock"
+    theirs["rounds"] = [{**ours["rounds"][0], "texts": 300.0, "requests": 170}] * 2
+    text = report.readme_text(Results(stored))
+    assert "| OpenVINO bf16 | 900 | - | - |  |" in text
+    assert "| PyTorch fp32 | 300 (short) | - | - | 3.0 times (short) |" in text
+    assert "\n\nshort: " in text
 
 
 def test_who_was_never_answered_has_no_time() -> None:

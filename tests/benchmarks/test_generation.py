@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from benchmarks.report import generation_tables
 from benchmarks.runs.results import Results
 from benchmarks.servers import language_models
 from benchmarks.servers.language_models import LanguageModel, Size, build_language_model
-from benchmarks.servers.process import cpu_s
+from benchmarks.servers.process import Unusable, cpu_s
 from benchmarks.studies import generation
 from tests.benchmarks.test_everything import values
 from tests.stack.conftest import Stack, started
@@ -62,10 +63,34 @@ def test_the_table_says_times_and_what_was_wanted() -> None:
     run = generation_tables.joined(run_of("today", gpt2=measured("GPT-2 124M")), None)
     text = generation_tables.text(run)
     assert (
-        "| bf16 | 8 | 100 | 20 | 4.50 (4.00 to 5.50) | ≥ 11 | 0.90 (0.80 to 1.00) | ≥ 0.8 | 5 / 9 "
+        "| bf16 | 8 | 100 | 20 | 4.50 (4.00 to 5.50) | ≥ 11 | 0.91 | ≥ 0.8 | 5 / 9 "
         "| 4 | 1 / 2 |" in text
     )
     assert "MiB resident of the model's process afterwards: recipe 900, fp32 700." in text
+
+
+def test_where_the_engine_alone_could_not_be_measured_the_rest_stands() -> None:
+    found = measured("GPT-2 124M")
+    del found["loads"]["alone bf16 8"]
+    found["failed"] = {"alone bf16": "the engine alone ended with 1: no\nmemory"}
+    text = generation_tables.text(generation_tables.joined(run_of("today", gpt2=found), None))
+    assert "| bf16 | 8 | 100 | 20 | 4.50 (4.00 to 5.50) | ≥ 11 | - | ≥ 0.8 | 5 / 9 | - |" in text
+    assert (
+        "Could not be measured here: alone bf16: the engine alone ended with 1: no memory" in text
+    )
+
+
+def test_an_engine_alone_that_fails_says_why_and_costs_no_other_row(tmp_path: Path) -> None:
+    """A real process, which finds no model there."""
+    folder = tmp_path / "nothing"
+    with pytest.raises(Unusable, match=r"the engine alone ended with 1: .*No such file"):
+        generation.alone(folder, 1, 0.1, tmp_path / "log")
+    bundle = SimpleNamespace(model_folder=folder)
+    model: Any = SimpleNamespace(size=TINY, bundles={"fp32": bundle})
+    found: dict[str, Any] = {"loads": {"fp32 1": OURS}, "failed": {}}
+    generation.Generation(1, 0.1)._alone(tmp_path, model, found, lambda line: None)
+    assert found["loads"] == {"fp32 1": OURS}
+    assert "No such file" in found["failed"]["alone fp32"]
 
 
 def test_a_size_that_was_not_measured_again_stays_with_its_date() -> None:
@@ -134,8 +159,8 @@ def test_the_recipe_answers_and_is_asked(
 
 @pytest.mark.long
 @pytest.mark.by_hand
-def test_the_engine_alone_makes_tokens(model: LanguageModel) -> None:
-    found = generation.alone(model.bundles["bf16"].model_folder, 2, 0.2)
+def test_the_engine_alone_makes_tokens(model: LanguageModel, tmp_path: Path) -> None:
+    found = generation.alone(model.bundles["bf16"].model_folder, 2, 0.2, tmp_path / "log")
     assert set(found) == {str(count) for count in language_models.STREAMS}
     assert all(len(rows) == 2 and row["tokens"] > 0 for rows in found.values() for row in rows)
 

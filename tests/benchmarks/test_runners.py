@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.runs import ab, wrk
-from benchmarks.runs.loads import LOADS, SEED, Load
+from benchmarks.runs import ab, runners, wrk
+from benchmarks.runs.loads import LEAST_TURNS, LOADS, SEED, Load
 from benchmarks.runs.runners import Plan, Runner
 from benchmarks.servers.peers import TORCH, Peer
 from benchmarks.servers.table import Running
@@ -79,12 +79,48 @@ def test_what_is_cold_says_nothing_of_how_fast_a_peer_is(
 @pytest.mark.skipif(not ab.available(), reason="ab is not installed")
 def test_a_round_is_as_long_as_the_one_before_was_fast(app: Warming, runner: Runner) -> None:
     first = runner.measure(PEER, LOAD)
-    assert first["requests"] > ab.LEAST
+    assert first["requests"] > LEAST_TURNS * CLIENTS
     assert runner.rates[KEY] == pytest.approx(first["rate"])
     app.takes_s = 0.1
     slower = runner.measure(PEER, LOAD)
     again = runner.measure(PEER, LOAD)
-    assert again["requests"] == max(int(slower["rate"] * PLAN.seconds), ab.LEAST)
+    assert again["requests"] == max(int(slower["rate"] * PLAN.seconds), LEAST_TURNS * CLIENTS)
+
+
+@pytest.fixture
+def sent(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many requests ab was told to send, to a peer that answers 40 a second."""
+    found: list[int] = []
+
+    def told(url: str, body: Path, *, requests: int, **options: Any) -> ab.ToolRun:
+        found.append(requests)
+        return ab.ToolRun(40.0, 1.0, 1.0, 1.0, 1.0, failed=0, requests=requests)
+
+    monkeypatch.setattr(runners, "ab", told)
+    return found
+
+
+def test_a_slow_peer_is_asked_more_than_one_burst(runner: Runner, sent: list[int]) -> None:
+    """At its pace the plan's seconds hold fewer requests than it has clients."""
+    runner.rates[KEY] = 40.0
+    load = replace(LOAD, clients=20)
+    assert runner.measure(PEER, load)["requests"] == LEAST_TURNS * 20
+    # What would take much longer than the plan says is asked as often as there is time for.
+    assert runner.measure(PEER, replace(LOAD, clients=100))["requests"] == 10 * int(40 * 0.3)
+    assert runner.measure(PEER, replace(LOAD, clients=200))["requests"] == 200
+    assert sent == [LEAST_TURNS * 20, 10 * int(40 * 0.3), 200]
+
+
+def test_a_round_that_was_much_too_short_is_measured_once_more(
+    runner: Runner, sent: list[int]
+) -> None:
+    runner.plan, runner.rates[KEY] = Plan(seconds=10.0), 1.0
+    load = replace(LOAD, most=10_000)
+    assert runner.measure(PEER, load)["requests"] == 400
+    assert sent == [LEAST_TURNS * CLIENTS, 400]
+    # As far as there is more to send.
+    runner.rates[KEY] = 1.0
+    assert runner.measure(PEER, replace(load, most=20))["requests"] == LEAST_TURNS * CLIENTS
 
 
 @pytest.mark.skipif(not ab.available(), reason="ab is not installed")

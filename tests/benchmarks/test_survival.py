@@ -126,6 +126,27 @@ def test_a_run_is_of_the_moment_at_which_it_began(monkeypatch: pytest.MonkeyPatc
     assert found.values["machine"]["cores"] >= 1
 
 
+def test_what_a_part_has_stored_stays_where_it_fails_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = SimpleNamespace(models=SimpleNamespace(title=str))
+    monkeypatch.setattr(session, "open_site", lambda *given, **options: opened)
+    monkeypatch.setattr(session, "close_site", lambda site: None)
+    kept: list[Any] = []
+
+    def part(opened: session.Session, report: Any) -> Any:
+        opened.so_far({"first": 1})
+        assert kept[-1] == {"first": 1}
+        raise Unusable("no memory")
+
+    found = session.bench(
+        Plan(rounds=1), print, (), (), parts={"part": part},
+        keep=lambda results: kept.append(results.values.get("part")),
+    )  # fmt: skip
+    assert found.values["part"] == {"first": 1}
+    assert found.failed == {"part": "no memory"}
+
+
 def test_who_begins_changes_from_round_to_round() -> None:
     runner: Any = DyingRunner()
     rounds.measure_rounds(runner, [PEERS["gateway"], PEERS["empty"]], [SEED], lambda line: None)

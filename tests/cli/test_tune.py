@@ -22,7 +22,7 @@ from tests.tune.test_knobs import USUAL
 from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.cli.tune import line, table, values
+from transformer_serving.desk.cli.tune import line, share, table, values
 from transformer_serving.desk.deploy.target import TARGET_VARIABLES
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune import requests, tuning
@@ -202,3 +202,11 @@ def test_a_ratio_to_nothing_is_null_in_json() -> None:
     assert said["verdicts"][0]["ratio"]["median"] is None
     assert said["races"] == [{"knob": "threads", "rivals": [], "why_not": ""}]
     assert said["environment"]["CLEARML_SERVING_NUM_PROCESS"] == "1"
+
+
+def test_it_says_how_many_of_the_requests_were_measured() -> None:
+    tuned = Tuned(USUAL, USUAL, (), (), None, None, 1.0, measured=80, requests=2000)
+    assert share(tuned).startswith("80 of 2000 requests were measured; with longer --seconds")
+    assert share(replace(tuned, measured=2000)) == "2000 of 2000 requests were measured"
+    said = values(tuned)
+    assert (said["requests"], said["requests_measured"]) == (2000, 80)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from scripts.generated_part import take_no_options
 from tests.compose.documents import DOCUMENT
 from tests.compose.load import Load
 from tests.compose.machine import BUILD, run
@@ -70,6 +71,7 @@ def loads_table(values: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    take_no_options(__doc__)
     before, _, rest = DOCUMENT.read_text("utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
     text = before + _BEGIN + page(json.loads(FIGURES.read_text())) + _END + after

@@ -20,6 +20,7 @@ from PIL import Image
 from scripts.dashboards.grafana import text
 from scripts.dashboards.panel import GRID_COLUMNS, Dashboard, Panel
 from scripts.dashboards.table import DASHBOARDS
+from scripts.generated_part import take_no_options
 from tests.stack.conftest import ROOT
 from tests.stack.drawn_panels import DRAWN, GROUND, INK, PAPER, Shown
 from tests.stack.watched import REVIEWS, Watched, deploy, watched
@@ -107,6 +108,7 @@ def _panel(figure: Any, box: tuple[float, float, float, float], panel: Panel, sh
 
 
 def main() -> None:
+    take_no_options(__doc__)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         place = Path(folder)
         with watched(place) as stack:

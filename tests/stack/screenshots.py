@@ -13,6 +13,7 @@ from typing import Any
 
 from PIL import Image
 
+from scripts.generated_part import take_no_options
 from tests.browser import Tab, browser
 from tests.stack.conftest import ROOT, started
 from tests.stack.shown_tasks import BODIES, NAMES, deploy_all
@@ -99,6 +100,7 @@ def take_all(new: Callable[[], Tab], address: str, folder: Path) -> None:
 
 
 def main() -> None:
+    take_no_options(__doc__)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         place = Path(folder)
         with started(place / "state") as stack, browser(place) as new:

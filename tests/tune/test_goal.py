@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 from hypothesis import given, strategies as some
 
 from tests.free_ports import free_port
+from transformer_serving.desk.bench import contact
 from transformer_serving.desk.bench.connection import Address
-from transformer_serving.desk.bench.load import Exchange, Payload, Run
+from transformer_serving.desk.bench.load import Closed, Exchange, Payload, Run
+from transformer_serving.desk.bench.loops import in_order
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune.goal import (
     MOST_CLIENTS,
@@ -21,6 +24,7 @@ from transformer_serving.desk.tune.goal import (
     read_goal,
     texts_within,
 )
+from transformer_serving.desk.tune.race import race
 
 TIMES = some.floats(0.1, 1e4)
 # A p99 for each doubling of the clients, and the doubling to begin with.
@@ -88,9 +92,83 @@ def test_on_a_machine_that_only_gets_slower_the_begin_does_not_matter(
 def test_a_gateway_that_is_gone_is_named(goal: Goal) -> None:
     address = Address.of(f"http://127.0.0.1:{free_port()}/serve/a")
     meter = Meter(goal, [Payload("one", b"{}")], clients=2, seconds=0.1)
-    for ask in (meter.warm_up, meter.measure):
+    for ask in (meter.warm_up, lambda address: meter.measure(address, 1)):
         with pytest.raises(Failure, match=f"nothing answers at 127.0.0.1:{address.port}: "):
             ask(address)
+
+
+COUNT, SECONDS = 2000, 0.4
+REQUESTS = [Payload(str(number), b"{}") for number in range(COUNT)]
+# Of all 3 in 100; of those that are sent first, none.
+LONG = {one.label for one in in_order(REQUESTS)[100::30]}
+STEADY, UNSTEADY = (Address.of(f"http://127.0.0.1:{port}/serve/a") for port in (1, 2))
+# Of a short request and of a long one: over all of them UNSTEADY takes 1.4 times as long.
+TAKES_S = {STEADY.port: (0.01, 0.01), UNSTEADY.port: (0.008, 0.2)}
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[Closed]:
+    """The loads of two engines in virtual time, one request at a time."""
+    found: list[Closed] = []
+
+    def run(address: Address, payloads: list[Payload], kind: Closed) -> Run:
+        found.append(kind)
+        exchanges: list[Exchange] = []
+        done = [0.0] * kind.clients
+        for payload in itertools.cycle(in_order(payloads, kind.begin)):
+            # Who is answered asks again.
+            due = done[len(exchanges)]
+            if due >= kind.seconds:
+                break
+            ended = done[-1] + TAKES_S[address.port][payload.label in LONG]
+            exchanges.append(Exchange(payload.label, 1, due, due, ended, 200))
+            done.append(ended)
+        return Run(tuple(exchanges), done[-1], 0.0)
+
+    monkeypatch.setattr(contact, "run", run)
+    return found
+
+
+@pytest.mark.parametrize("goal", [Goal(), Goal(150.0)], ids=str)
+def test_what_no_load_has_time_for_does_not_decide_a_race(goal: Goal, loads: list[Closed]) -> None:
+    """Loads of some fifty requests: if all began with the same ones, no long one would be asked."""
+    meter = Meter(goal, REQUESTS, clients=4, seconds=SECONDS)
+    addresses = {"steady": STEADY, "unsteady": UNSTEADY}
+    lanes = race(tuple(addresses), lambda name, number: meter.measure(addresses[name], number))
+    assert [lane.lost_to for lane in lanes] == [None, "steady"]
+    assert COUNT / 10 < meter.measured < COUNT
+    first = loads[0].begin
+    assert any(one.begin != first for one in loads)
+
+
+def test_each_round_is_of_the_same_requests_for_all(loads: list[Closed]) -> None:
+    meter = Meter(Goal(), REQUESTS, clients=4, seconds=SECONDS)
+    for number in (1, 2):
+        for address in (STEADY, UNSTEADY):
+            meter.measure(address, number)
+    begins = [one.begin for one in loads]
+    assert begins[0] == begins[1] != begins[2] == begins[3]
+
+
+def test_a_p99_is_of_enough_requests(loads: list[Closed]) -> None:
+    """Three loads of some 50 at most, each beginning where the one before ended."""
+    meter = Meter(Goal(1000.0), REQUESTS, clients=4, seconds=SECONDS)
+    meter.measure(STEADY, 1)
+    first, second, third, other = loads[:4]
+    assert second.begin - first.begin == third.begin - second.begin > 4
+    assert first.clients == third.clients != other.clients
+    assert other.begin == first.begin
+    short = Meter(Goal(1000.0), REQUESTS, clients=4, seconds=5.0)
+    loads.clear()
+    short.measure(STEADY, 1)
+    assert loads[0].clients != loads[1].clients
+
+
+def test_all_requests_are_measured_where_there_is_time(loads: list[Closed]) -> None:
+    meter = Meter(Goal(), REQUESTS[:30], clients=4, seconds=SECONDS)
+    assert meter.measured == 0
+    meter.measure(STEADY, 1)
+    assert meter.measured == 30
 
 
 def test_between_two_counts_it_is_in_proportion() -> None:

@@ -54,7 +54,7 @@ class Machine:
         if self.dies(setting):
             raise Failure("nothing answers")
 
-    def measure(self, setting: Setting) -> float:
+    def measure(self, setting: Setting, number: int) -> float:
         assert setting in self.there
         assert not any(map(self.too_much, self.there))
         assert not any(map(self.dies, self.there))
@@ -202,7 +202,7 @@ def test_whatever_was_measured_one_that_was_not_left_behind_is_chosen(
 ) -> None:
     at = {str(number): iter(row) for number, row in enumerate(rows)}
     count = iter(range(17))
-    lanes = race(tuple(at), lambda name: next(at[name]), lambda: next(count) < rounds)
+    lanes = race(tuple(at), lambda name, _: next(at[name]), lambda: next(count) < rounds)
     best = next(lane for lane in lanes if lane.name == chosen(lanes))
     assert best.lost_to is None
     if rounds < 3:

@@ -13,6 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from scripts.generated_part import take_no_options
 from tests.compose.machine import ROOT, fetch, fetch_source
 
 VERSION = "1.20.2"
@@ -134,4 +135,5 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
+    take_no_options(__doc__)
     binaries()

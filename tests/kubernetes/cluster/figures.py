@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from benchmarks.servers.machine import machine as measured_machine
-from scripts.generated_part import write_part
+from scripts.generated_part import take_no_options, write_part
 from tests.compose.figures import ComposeFigures, loads_table
 from tests.compose.machine import ROOT
 
@@ -46,6 +46,7 @@ def page(values: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    take_no_options(__doc__)
     write_part(PART, page(json.loads(FIGURES.read_text())), DOCUMENT)
 
 

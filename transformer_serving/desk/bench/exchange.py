@@ -56,13 +56,15 @@ class Closed:
     """N clients, each sending its next request when the last one is answered.
 
     Ends after `seconds`, or after `requests` where that is given. One that has no answer after
-    `leave_s` closes its connection and goes on with another.
+    `leave_s` closes its connection and goes on with another. `begin` is the first one's place in
+    the order in which payloads leave.
     """
 
     clients: int
     seconds: float
     requests: int | None = None
     leave_s: float | None = None
+    begin: int = 0
 
 
 @dataclass(frozen=True)

@@ -32,22 +32,35 @@ def arrivals(rate: float, seconds: float) -> list[float]:
     return moments
 
 
-def _shuffled(address: Address, payloads: Sequence[Payload]) -> Iterator[tuple[Payload, bytes]]:
-    """The payloads in one random order, again and again, with their requests ready to send."""
-    made = [(payload, address.request(payload.body, payload.content_type)) for payload in payloads]
-    random.Random(_SEED).shuffle(made)
-    return itertools.cycle(made)
+def in_order(payloads: Sequence[Payload], begin: int = 0) -> list[Payload]:
+    """The payloads in one random order, the same at every call, from its place `begin` on."""
+    order = list(payloads)
+    random.Random(_SEED).shuffle(order)
+    at = begin % len(order) if order else 0
+    return order[at:] + order[:at]
+
+
+def _requests(
+    address: Address, payloads: Sequence[Payload], begin: int = 0
+) -> Iterator[tuple[Payload, bytes]]:
+    """The payloads in order, again and again, with their requests ready to send."""
+    return itertools.cycle(
+        [
+            (payload, address.request(payload.body, payload.content_type))
+            for payload in in_order(payloads, begin)
+        ]
+    )
 
 
 class _Load:
     """What both loops share: exchanges as they end, and connections that replace themselves."""
 
     def __init__(
-        self, address: Address, payloads: Sequence[Payload], leave_s: float | None
+        self, address: Address, payloads: Sequence[Payload], leave_s: float | None, begin: int = 0
     ) -> None:
         self._address = address
         self._leave_s = leave_s
-        self._payloads = _shuffled(address, payloads)
+        self._payloads = _requests(address, payloads, begin)
         self._exchanges: list[Exchange] = []
         self._connections: set[Connection] = set()
         self._connecting: set[Unsent] = set()
@@ -140,7 +153,7 @@ class _Load:
 
 class ClosedLoop(_Load):
     def __init__(self, address: Address, payloads: Sequence[Payload], load: Closed) -> None:
-        super().__init__(address, payloads, load.leave_s)
+        super().__init__(address, payloads, load.leave_s, load.begin)
         self._load = load
         self._left = load.requests if load.requests is not None else -1
         self._running = 0

@@ -109,6 +109,8 @@ def values(tuned: Tuned) -> dict[str, Any]:
         "races": [_finite(asdict(one)) for one in tuned.races],
         "verdicts": [_finite(asdict(one)) for one in tuned.verdicts],
         "seconds": tuned.seconds,
+        "requests": tuned.requests,
+        "requests_measured": tuned.measured,
     }
 
 
@@ -127,6 +129,7 @@ def _show(tuned: Tuned, endpoint: str, target: Path, state: Path, console: Conso
     table_console().print(table(tuned))
     for verdict in tuned.verdicts:
         console.print(line(verdict), soft_wrap=True, highlight=False)
+    console.print(share(tuned), soft_wrap=True, highlight=False)
     if tuned.bundle is None:
         console.print(
             f"the result is {tuned.setting}, and is not written whole: its end did not succeed; "
@@ -201,6 +204,14 @@ def line(verdict: Verdict) -> str:
         f"{found.median:.2f} times ({found.lower:.2f} to {found.upper:.2f}, each bound 95 % sure) "
         f"in {found.rounds} rounds; {verdict.name} is {verdict.setting}"
     )
+
+
+def share(tuned: Tuned) -> str:
+    """How much of what was given the figures are of."""
+    said = f"{tuned.measured} of {tuned.requests} requests were measured"
+    if tuned.measured == tuned.requests:
+        return said
+    return f"{said}; with longer --seconds and more --minutes it would be more of them"
 
 
 COMMANDS = (tune,)

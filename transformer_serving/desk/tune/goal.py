@@ -19,6 +19,13 @@ THROUGHPUT = "throughput"
 _P99 = re.compile(r"p99\s*<=?\s*([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(ms|s)")
 MOST_CLIENTS = 512
 _FIRST_CLIENTS = 8
+# Of fewer requests p99 says whether a seldom long one was among them. Where a load has fewer,
+# others are joined to it, but that the slowest endpoint takes no time without end.
+_P99_REQUESTS = 200
+_MOST_LOADS = 3
+# Rounds begin by this share of all requests later than the one before: however many there are,
+# their begins lie far from each other.
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,8 @@ class Meter:
     """Measures an address by the goal; larger is better.
 
     `clients` is of throughput alone, `seconds` of each load. Raises Failure when nothing answers.
+    A round, by its number, begins at a place of its own among the requests, the same for everybody
+    that it measures: what a load has no time for is not the same in every round.
     """
 
     goal: Goal
@@ -105,23 +114,43 @@ class Meter:
     seconds: float
     # Where an address was last found to cross p99: the next search begins there.
     _begin: dict[tuple[int, str], int] = field(default_factory=dict)
+    # Places in the order in which the payloads leave.
+    _measured: set[int] = field(default_factory=set)
 
-    def measure(self, address: Address) -> float:
+    @property
+    def measured(self) -> int:
+        """How many of the payloads were in a load that was measured."""
+        return len(self._measured)
+
+    def measure(self, address: Address, number: int) -> float:
+        place = int(len(self.payloads) * (number * _GOLDEN % 1))
         if self.goal.p99_ms is None:
-            return self._point(address, self.clients).texts
+            return self._point(address, self.clients, place).texts
         where = (address.port, address.path)
-        found = [self._point(address, self._begin.get(where, _FIRST_CLIENTS))]
+        found = [self._point(address, self._begin.get(where, _FIRST_CLIENTS), place)]
         while (clients := next_clients(found, self.goal.p99_ms)) is not None:
-            found.append(self._point(address, clients))
+            found.append(self._point(address, clients, place))
         kept = [one.clients for one in found if one.p99_ms <= self.goal.p99_ms]
         self._begin[where] = max(kept, default=1)
         return texts_within(found, self.goal.p99_ms)
 
     def warm_up(self, address: Address) -> None:
-        """Every request's length once at least, by as many clients as there will be."""
+        """Each request once, or as many as twice a load's time is enough for, by as many clients as
+        there will be."""
         requests = max(len(self.payloads), 4 * self.clients)
         contact.run(address, self.payloads, load.Closed(self.clients, 2 * self.seconds, requests))
 
-    def _point(self, address: Address, clients: int) -> Point:
-        run = contact.run(address, self.payloads, load.Closed(clients, self.seconds))
-        return point(clients, run)
+    def _point(self, address: Address, clients: int, place: int) -> Point:
+        loads = 1 if self.goal.p99_ms is None else _MOST_LOADS
+        exchanges: list[load.Exchange] = []
+        elapsed_s = cpu_s = 0.0
+        for _ in range(loads):
+            kind = load.Closed(clients, self.seconds, begin=place + len(exchanges))
+            run = contact.run(address, self.payloads, kind)
+            exchanges += run.exchanges
+            elapsed_s, cpu_s = elapsed_s + run.elapsed_s, cpu_s + run.cpu_s
+            if len(exchanges) >= _P99_REQUESTS:
+                break
+        count = len(self.payloads)
+        self._measured |= {(place + at) % count for at in range(min(len(exchanges), count))}
+        return point(clients, load.Run(tuple(exchanges), elapsed_s, cpu_s))

@@ -33,12 +33,13 @@ class Lane:
 
 def race(
     names: Sequence[str],
-    measure: Callable[[str], float],
+    measure: Callable[[str, int], float],
     go_on: Callable[[], bool] = lambda: True,
     looks: Sequence[int] = LOOKS,
     rounds: int = LOOKS[-1],
 ) -> tuple[Lane, ...]:
     """Every rival's lane, in the order of `names`; without `looks` nobody is left behind.
+    `measure` is told the rival and the round's number, from 1.
 
     Ends when one is left, after the last round, or where `go_on` says no before a round. Raises
     ValueError for a name that is there twice.
@@ -54,7 +55,7 @@ def race(
         # Who goes first changes with every round.
         turn = number % len(left)
         for name in (*left[turn:], *left[:turn]):
-            figures[name].append(measure(name))
+            figures[name].append(measure(name, number))
         if number in looks:
             lost |= surely_worse({name: figures[name] for name in left})
     return tuple(Lane(name, tuple(figures[name]), lost.get(name)) for name in names)

@@ -28,11 +28,12 @@ NO_OTHER = "no other value came up"
 
 
 class Stage(Protocol):
-    """Where settings run; all of it raises Failure."""
+    """Where settings run; all of it raises Failure. `number` is the round's: what is sent in it is
+    the same for each setting."""
 
     def bring(self, settings: Mapping[str, Setting]) -> None: ...
     def warm_up(self, setting: Setting) -> None: ...
-    def measure(self, setting: Setting) -> float: ...
+    def measure(self, setting: Setting, number: int) -> float: ...
     def keep(self, settings: Iterable[Setting]) -> None: ...
 
 
@@ -167,9 +168,9 @@ class Search:
         self.report(f"warming up {name}")
         self.stage.warm_up(setting)
 
-    def _measuring(self, what: str, by_name: Mapping[str, Setting]) -> Callable[[str], float]:
-        def measure(name: str) -> float:
-            figure = self.stage.measure(by_name[name])
+    def _measuring(self, what: str, by_name: Mapping[str, Setting]) -> Callable[[str, int], float]:
+        def measure(name: str, number: int) -> float:
+            figure = self.stage.measure(by_name[name], number)
             self.report(f"{what}: {name} {figure:.0f} texts/s")
             return figure
 

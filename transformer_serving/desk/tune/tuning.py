@@ -45,8 +45,8 @@ from transformer_serving.engine.backends.model_settings import available_cores
 # it may be.
 _END_S = 50.0
 _END_SHARE = 0.5
-# Loads of one figure: where p99 is to be kept, those of a few counts of clients.
-_LOADS = {False: 1.0, True: 2.5}
+# Loads of one figure: where p99 is to be kept, those of a few counts of clients, each once or more.
+_LOADS = {False: 1.0, True: 4.0}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class TuneRequest:
 @dataclass(frozen=True)
 class Tuned:
     """`bundle` is what was written to the output; `environment` is the gateway's, in the file
-    beside it. Both are None while neither is written."""
+    beside it. Both are None while neither is written. Of `requests` there were, `measured` were in
+    a load that was measured."""
 
     begun: Setting
     setting: Setting
@@ -85,6 +86,8 @@ class Tuned:
     bundle: Bundle | None
     environment: Path | None
     seconds: float
+    measured: int = 0
+    requests: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,8 @@ class _Measuring:
     def warm_up(self, setting: Setting) -> None:
         self.meter.warm_up(self.own.address(setting))
 
-    def measure(self, setting: Setting) -> float:
-        return self.meter.measure(self.own.address(setting))
+    def measure(self, setting: Setting, number: int) -> float:
+        return self.meter.measure(self.own.address(setting), number)
 
     def keep(self, settings: Iterable[Setting]) -> None:
         self.own.keep(settings)
@@ -147,7 +150,10 @@ def tune(
             search = Search(_Measuring(own, plan.meter), plan.scope, over, disturbed, report)
             best, races = search.run(request.knobs, plan.start)
             verdicts = search.judge(best, plan.others)
-            tuned = Tuned(plan.start, best, races, verdicts, None, None, time.monotonic() - begun)
+            tuned = Tuned(
+                plan.start, best, races, verdicts, None, None, time.monotonic() - begun,
+                plan.meter.measured, len(plan.meter.payloads),
+            )  # fmt: skip
             found(tuned)
             report("proving the tuned bundle")
             proven = own.prove(best, work / "tuned")
