@@ -42,7 +42,7 @@ help:
 	@echo 'make monitoring   renew the rules, scrapes and dashboards of compose/monitoring from their tables'
 	@echo 'make screenshots   renew the pictures of docs/page.md; a Chromium is needed'
 	@echo 'make dashboard-pictures   draw the dashboards of docs/monitoring.md on a loaded stack; a Prometheus is needed'
-	@echo 'make check   format, lint, types, and that made pages are up to date'
+	@echo 'make check   format, lint, types, that tests import, and that made pages are up to date'
 	@echo 'make docs    renew the pages that are made from the code'
 	@echo 'make fuzz    100,000 hostile requests; repeat a run with SEED=…'
 	@echo 'make models  every task of every family converted and compared: the table of docs/models.md'

@@ -28,6 +28,8 @@ def test_help_begins_no_work(
     module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [module, "--help"])
+    # Some set it for their process, which this one is.
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(module, run_name="__main__")
     assert not ended.value.code
@@ -62,6 +64,7 @@ def test_a_family_that_is_not_there_is_no_empty_table(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["table", "nobody"])
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(table.__name__, run_name="__main__")
     assert ended.value.code == 2
