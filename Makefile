@@ -42,7 +42,7 @@ help:
 	@echo 'make monitoring   renew the rules, scrapes and dashboards of compose/monitoring from their tables'
 	@echo 'make screenshots   renew the pictures of docs/page.md; a Chromium is needed'
 	@echo 'make dashboard-pictures   draw the dashboards of docs/monitoring.md on a loaded stack; a Prometheus is needed'
-	@echo 'make check   format, lint, types, and that made pages are up to date'
+	@echo 'make check   format, lint, types, that tests import, and that made pages are up to date'
 	@echo 'make docs    renew the pages that are made from the code'
 	@echo 'make fuzz    100,000 hostile requests; repeat a run with SEED=…'
 	@echo 'make models  every task of every family converted and compared: the table of docs/models.md'
@@ -164,12 +164,13 @@ check: $(VENV)/.dev
 
 # Each file of tests is imported: what is missing is found before anything long begins. And the bytecode
 # of these and of the kit is kept, whatever an image sets: each process of tests, and each of the thousands
-# that they start, reads it, and compiles everything where there is none.
+# that they start, reads it, and compiles everything where there is none. Of what failed it writes no
+# list: it would be in the place of the one that pages writes beside it.
 imports: export PYTHONDONTWRITEBYTECODE =
 imports: $(VENV)/.dev
 	@mkdir -p build
 	$(BIN)/python -m compileall -q preprocess transformer_serving
-	$(BIN)/python -m pytest -qq --collect-only > build/imports.log || { cat build/imports.log; exit 1; }
+	$(BIN)/python -m pytest -qq --collect-only -p no:cacheprovider > build/imports.log || { cat build/imports.log; exit 1; }
 
 # What is made from the code must be as it is made now, before anything long begins: seconds.
 pages: $(VENV)/.dev

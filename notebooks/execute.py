@@ -6,6 +6,7 @@ with every run is left out, so that a second run differs only where the answers 
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +42,7 @@ def executed(path: Path, environment: Mapping[str, str]) -> Any:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     for path in notebooks():
         print(path.name, flush=True)  # noqa: T201
         nbformat.write(executed(path, os.environ), path)

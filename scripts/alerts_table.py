@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from scripts.generated_part import write_part  # noqa: E402
+from scripts.generated_part import take_no_options, write_part  # noqa: E402
 from transformer_serving.desk.monitoring.alerts import Alert  # noqa: E402
 from transformer_serving.desk.monitoring.rules import all_alerts  # noqa: E402
 from transformer_serving.desk.monitoring.times import TimeScale  # noqa: E402
@@ -21,6 +21,7 @@ PART = "docs"
 
 
 def main() -> None:
+    take_no_options(__doc__)
     write_part(PART, table(), PAGE)
 
 

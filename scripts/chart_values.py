@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from scripts.generated_part import write_part  # noqa: E402
+from scripts.generated_part import take_no_options, write_part  # noqa: E402
 
 VALUES = ROOT / "kubernetes" / "chart" / "values.yaml"
 PAGE = ROOT / "docs" / "kubernetes.md"
@@ -34,6 +34,7 @@ class Value:
 
 
 def main() -> None:
+    take_no_options(__doc__)
     write_part(PART, table(VALUES.read_text("utf-8")), PAGE)
 
 

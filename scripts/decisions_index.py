@@ -6,6 +6,7 @@ its status: in force, or superseded by which other one.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Iterator
@@ -70,6 +71,7 @@ def _rows(name: str, found: list[Decision]) -> Iterator[str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     try:
         made = page()
     except ValueError as error:

@@ -12,6 +12,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from preprocess.triton.errors import RULES, Rule  # noqa: E402
+from scripts.generated_part import take_no_options  # noqa: E402
 from transformer_serving.contract.errors import KINDS, ErrorKind  # noqa: E402
 from transformer_serving.contract.settings.preprocess import SETTINGS  # noqa: E402
 from transformer_serving.gateway.settings import (  # noqa: E402
@@ -163,6 +164,7 @@ def _rule(rule: Rule) -> str:
 
 
 def main() -> None:
+    take_no_options(__doc__)
     temporary = PAGE.with_suffix(".new")
     temporary.write_text(page(), "utf-8")
     temporary.replace(PAGE)

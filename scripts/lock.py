@@ -9,6 +9,7 @@ of versions.toml has to be on PATH.
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,7 @@ def check_python(version: tuple[int, int]) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     check_python(sys.version_info[:2])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]

@@ -58,8 +58,7 @@ _SHARING = {
 }
 
 # What takes longest, longest first: begun last, it would keep a process busy and the others idle.
-# All but the last six are of make test-stack, and "stack" of both. Of the rest only those are here
-# that have few tests.
+# Of make test are "stack", ten_thousand, and from test_architectures on: only those of few tests.
 _LONGEST = (
     "tests/stack/test_proof.py", "tests/stack/test_rollout.py", "stack", "tests/stack/test_tune.py",
     "tests/stack/test_live_change.py", "every_task", "tests/stack/test_host_traps.py",

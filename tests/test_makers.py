@@ -17,19 +17,24 @@ from tests import architectures, continuations
 
 ROOT = Path(__file__).parents[1]
 # click answers for the first.
-OTHERS = {"benchmarks", "pip", "pytest"}
-COMMANDS = re.findall(r"/python -m ([\w.]+)", (ROOT / "Makefile").read_text("utf-8"))
-MAKERS = sorted(set(COMMANDS) - OTHERS)
+OTHERS = {"benchmarks", "compileall", "pip", "pytest"}
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+MAKERS = sorted(set(re.findall(r"/python -m ([\w.]+)", MAKEFILE)) - OTHERS)
+FILES = sorted(set(re.findall(r"(?:/python|\$\(PYTHON\)) (\w+/\w+\.py)", MAKEFILE)))
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 
 
-@pytest.mark.parametrize("module", MAKERS)
+@pytest.mark.parametrize("maker", [*MAKERS, *FILES])
 def test_help_begins_no_work(
-    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    maker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [module, "--help"])
+    monkeypatch.setattr(sys, "argv", [maker, "--help"])
+    # Some set it for their process, which this one is.
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(ROOT)
+    begin = runpy.run_path if maker in FILES else runpy.run_module
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module(module, run_name="__main__")
+        begin(maker, run_name="__main__")
     assert not ended.value.code
     assert "usage: " in capsys.readouterr().out.lower()
 
@@ -62,6 +67,7 @@ def test_a_family_that_is_not_there_is_no_empty_table(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["table", "nobody"])
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(table.__name__, run_name="__main__")
     assert ended.value.code == 2

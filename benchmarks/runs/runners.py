@@ -25,7 +25,7 @@ from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures, percentile
 
 _OPEN_SHARE = 0.7
-# A slow peer's measurement lasts at most so many times the plan's seconds.
+# A measurement lasts at most so many times the plan's seconds, of a slow peer too.
 _LONGEST_TIMES = 10
 # A server that falls behind its pace shows it by and by.
 _PACED_TIMES = 5
@@ -121,8 +121,10 @@ class Runner:
                 scratch=self.scratch, content_type=peer.content_type,
             ),
         )  # fmt: skip
-        # One bad moment must not make every later round too short, or too long.
-        self.rates[peer.name, load.name] = found["rate"]
+        # One bad moment must not make every later round too short, or too long: refusals come at
+        # once, and so many requests that are all answered would take minutes.
+        answered = found["texts"] / load.texts
+        self.rates[peer.name, load.name] = min(found["rate"], _LONGEST_TIMES * answered)
         return found
 
     def _wrk(self, peer: Peer, load: Load) -> Measurement:

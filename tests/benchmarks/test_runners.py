@@ -123,6 +123,17 @@ def test_a_round_that_was_much_too_short_is_measured_once_more(
     assert runner.measure(PEER, replace(load, most=20))["requests"] == LEAST_TURNS * CLIENTS
 
 
+def test_refusals_make_no_next_round_of_minutes(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 4000 a second only one in a hundred is answered; the next round's may all be."""
+    refusing = ab.ToolRun(4000.0, 1.0, 1.0, 1.0, 1.0, failed=1188, requests=1200)
+    monkeypatch.setattr(runners, "ab", lambda *given, **options: refusing)
+    runner.rates[KEY] = 4000.0
+    runner.measure(PEER, replace(LOAD, most=10_000))
+    assert runner.rates[KEY] == pytest.approx(10 * 40)
+
+
 @pytest.mark.skipif(not ab.available(), reason="ab is not installed")
 @pytest.mark.parametrize(
     "load", [one for one in LOADS.values() if one.tool == "ab"], ids=lambda load: load.name

@@ -55,6 +55,7 @@ def test_they_are_what_they_are_with_their_comments(
     read: Callable[[Path], Any], path: Path, parsed: list[str]
 ) -> None:
     found = read(path)
+    assert parsed
     assert not any(line.lstrip().startswith("#") for text in parsed for line in text.splitlines())
     assert found == getattr(theirs, "__wrapped__", theirs)(str(path), verbose=False)
 
@@ -65,6 +66,13 @@ def test_a_file_of_the_users_own_is_read_as_it_stands(
     path = tmp_path / "clearml.conf"
     path.write_text('a: """one\n# no comment\n"""\nb: 2 # a comment\n')
     assert read(path) == {"a": "one\n# no comment\n", "b": 2}
+
+
+def test_where_it_is_asked_for_each_file_is_named(
+    read: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert module.Config._read_single_file(str(DEFAULTS[0]), verbose=True) == read(DEFAULTS[0])
+    assert f"Loading config from file {DEFAULTS[0]}\n" in capsys.readouterr().out
 
 
 def test_one_that_is_not_there_is_empty(read: Callable[[Path], Any]) -> None:

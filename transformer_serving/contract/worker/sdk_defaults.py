@@ -34,7 +34,8 @@ def parse_defaults_without_comments() -> None:
     @wraps(read)
     def _read_single_file(file_path: str, verbose: bool = True) -> Any:
         path = Path(file_path)
-        if own in path.parents and path.is_file():
+        # Of what it reads, theirs says so where that is asked for.
+        if not verbose and own in path.parents and path.is_file():
             text = path.read_text("utf-8")
             if _LONG_STRING not in text:
                 return factory.parse_string(_without_comments(text), str(path.parent))
