@@ -23,10 +23,13 @@ def test_that_hangs():
 
 
 def options(name: str) -> list[str]:
-    """What the Makefile gives to pytest under this name."""
-    found = re.search(rf"^{name} := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    """What the Makefile gives to pytest under this name, in as many processes as it says itself."""
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    found = re.search(rf"^{name} := (.*)$", makefile, re.MULTILINE)
+    processes = re.search(r"^PROCESSES \?= (\d+)$", makefile, re.MULTILINE)
     assert found
-    return found[1].split()
+    assert processes
+    return found[1].replace("$(PROCESSES)", processes[1]).split()
 
 
 @pytest.mark.slow
