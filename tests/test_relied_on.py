@@ -378,7 +378,7 @@ RELIED_ON = (
         "app processor session_logger instance_id grpc_aio_ignore_errors grpc_aio_verbose_errors "
         "format_exception exit_app AioRpcError ModelRequestProcessor EndpointNotFoundException "
         "EndpointModelLoadException EndpointBackendEngineException ServingInitializationException",
-        "gateway/host/errors.py and front_door.py: the host's answers, given on its behalf",
+        "gateway/host/errors.py and serving.py: the host's answers, given on its behalf",
     ),
     Relied(
         "clearml-serving", "clearml_serving/__main__.py", "",

@@ -20,7 +20,11 @@ from transformer_serving.contract.naming import (
     ("rule", "good", "bad"),
     [
         (SERVED, ["a", "_a", "a.b"], ["", ".proof", "..", "../x"]),
-        (ASKED, ["a", "a/2", "_a.b", "a/"], ["", "/a", "a//2", "a/b/2", ".a", "a b", "http://h/a"]),
+        (
+            ASKED,
+            ["a", "a/2", "\u00e4(b)", "a/", "a/b/2"],
+            ["", "/a", "a//2", "a b", "a\n", "http://h/a"],
+        ),
         (AUTO_UPDATED, ["a", "a-b", ".a"], ["a/b", "/a"]),
         (DEPLOYED, ["a", "A9_.-", "0"], ["", "-a", ".a", "a/b", "a b", "\u00e4", "a\n"]),
     ],

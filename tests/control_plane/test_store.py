@@ -64,12 +64,14 @@ def test_find_by_any_number_of_ids_and_by_index(store: Store) -> None:
     with store.writing() as transaction:
         for number in range(1200):
             project = "even" if number % 2 == 0 else "odd"
-            transaction.put(Kind.TASK, {"id": str(number), "project": project})
+            of = {"project": project, "type": "service" if number == 3 else "inference"}
+            transaction.put(Kind.TASK, {"id": str(number), **of})
     everything = [str(number) for number in range(1200)]
     with store.reading() as transaction:
         assert len(list(transaction.find(Kind.TASK))) == 1200
         assert len(list(transaction.find(Kind.TASK, {"id": everything * 2}))) == 1200
         assert len(list(transaction.find(Kind.TASK, {"project": ["even"]}))) == 600
+        assert [one["id"] for one in transaction.find(Kind.TASK, {"type": ["service"]})] == ["3"]
         assert list(transaction.find(Kind.TASK, {"id": []})) == []
 
 

@@ -3,6 +3,7 @@ with clearml-serving's own commands, as people type them."""
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.doctor.finding import OK, SKIPPED, WARNING, Finding
 from transformer_serving.desk.doctor.services import _of_route, check_services
 from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.local import services
 from transformer_serving.desk.local.record import Ports, StackRecord, clearml_environment
-from transformer_serving.desk.local.services import Arm, Route, read_services
+from transformer_serving.desk.local.services import Arm, Route, Services, read_services
 from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.gateway.settings import GENERATE_ENDPOINT, ROOT_ENDPOINT
 
@@ -86,11 +88,11 @@ def test_a_route_to_what_is_not_there_is_named(
     )  # fmt: skip
     (found,) = warned(subject, "canary route")
     assert "route typed names nothere, which is not there: its share, weight 0.5" in found.why
-    services = read_services(record)
-    assert services is not None
+    found_there = read_services(record)
+    assert found_there is not None
     arms = {
         route.endpoint: [(arm.endpoint, arm.weight, arm.is_there) for arm in route.arms]
-        for route in services.routes
+        for route in found_there.routes
     }
     assert arms == {
         "split": [("good", 0.5, True), ("good/2", 0.5, True)],
@@ -104,7 +106,7 @@ def test_a_route_to_what_is_not_there_is_named(
     [
         (Route("r", None, (Arm("a", 0.5, False), Arm("b", 0.5, False))), "a, b: none is there"),
         (Route("r", "x", ()), "no endpoint begins with x"),
-        (Route("r", None, ()), "its weights are not as many as its endpoints"),
+        (Route("r", None, ()), "its weights are not one number for each of its endpoints"),
     ],
     ids=["none there", "prefix", "weights"],
 )
@@ -121,6 +123,35 @@ def test_a_setting_that_names_nothing_is_named(
     (found,) = warned(subject, "_ENDPOINT")
     assert f"{GENERATE_ENDPOINT.name} names god, and no such endpoint is there: 404" in found.why
     assert "there are: good, good/2" in found.fix
+
+
+@pytest.mark.parametrize(
+    "canary",
+    ["[1]", '"r" {weights = [a], load_endpoints = [b]}', "r = 1", "r {weights = 1}", "{"],
+    ids=["list", "words", "value", "one weight", "cut"],
+)
+def test_what_no_command_has_written_ends_nothing(canary: str) -> None:
+    endpoints = '{"a": {"serving_url": "a"}}'
+    task = {"configuration": {"canary": {"value": canary}, "endpoints": {"value": endpoints}}}
+    own = Services(task, ())
+    assert own.endpoints == ("a",)
+    assert not [arm for route in own.routes for arm in route.arms]
+
+
+def test_a_control_plane_that_says_nothing_is_not_waited_for(
+    record: StackRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        ports = replace(record.ports, control_plane=silent.getsockname()[1])
+        assert services.read_services(replace(record, ports=ports)) is None
+
+
+def test_a_control_plane_without_the_task_that_is_served_says_nothing(
+    record: StackRecord,
+) -> None:
+    """Nothing is there of what its settings and routes name, as far as it tells."""
+    assert read_services(record.with_serving_id("0" * 32)) is None
 
 
 def test_without_a_control_plane_nothing_is_said(subject: Subject) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -52,6 +53,7 @@ class Door:
         *chunks: bytes | None,
         headers: tuple[tuple[bytes, bytes], ...] = (JSON,),
         method: str = "POST",
+        scope: Mapping[str, Any] = MappingProxyType({}),
     ) -> int | None:
         """The status. A chunk None is a caller that leaves; after the last one nothing comes."""
         left = list(chunks)
@@ -68,8 +70,8 @@ class Door:
         async def send(message: Any) -> None:
             self.sent.append(message)
 
-        scope = {"type": "http", "method": method, "path": path, "headers": list(headers)}
-        await self.app(scope, receive, send)
+        asked = {"type": "http", "method": method, "path": path, "headers": list(headers)}
+        await self.app({**asked, **scope}, receive, send)
         self.left = left
         return self.sent[0]["status"] if self.sent else None
 
@@ -116,6 +118,21 @@ async def test_a_path_of_a_setting_is_its_endpoints(named: str, path: str, page:
         assert await door.post(path, sent, b"", headers=headers) == 200
         assert door.processor.asked == [("ours", None, body)]
         assert not door.host.app.calls
+
+
+@pytest.mark.parametrize("path", ["/", "/generate", "/generate/"])
+async def test_at_a_path_of_a_setting_the_host_is_asked_at_the_endpoints_own(path: str) -> None:
+    """It has none of them, and a query would name another version."""
+    door = Door(root_endpoint="other", generate_endpoint="other")
+    assert await door.post(path, b"{}", b"", scope={"query_string": b"version=2"}) == 200
+    ((scope, body),) = door.host.app.calls
+    assert (scope["path"], scope["raw_path"], scope["query_string"], body) == (
+        "/serve/other", b"/serve/other", b"", b"{}",
+    )  # fmt: skip
+    door.host.app.calls.clear()
+    under = {"root_path": "/models"}
+    assert await door.post(f"/models{path}", b"{}", b"", scope=under) == 200
+    assert door.host.app.calls[0][0]["path"] == "/models/serve/other"
 
 
 async def test_a_path_of_a_setting_is_nobodys_without_it() -> None:

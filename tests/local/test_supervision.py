@@ -434,7 +434,10 @@ def test_a_part_that_goes_on_starting_is_waited_for_longer(
     with pytest.raises(Failure, match="watchdog did not become healthy within 0 s") as failed:
         stack.wait_until_healthy(tmp_path, record, Looked(tmp_path, restarts=True), ("watchdog",))
     said = str(failed.value)
-    assert f"goes on starting: see it with 'transformer-serving status --state {tmp_path}'" in said
+    assert (
+        f"what was started goes on: see it with 'transformer-serving status --state {tmp_path}'"
+        in said
+    )
     assert said.endswith(f"end it: transformer-serving down --state {tmp_path}")
 
 

@@ -60,11 +60,11 @@ AUTO_UPDATED = NameRule(
     lambda name: "/" not in name,
     "clearml-serving cannot auto-update a name with '/'; choose another name",
 )
-# As requests name one: with its version, or without.
+# As requests name one, with its version or without: also a canary route, of whose name nothing else
+# is asked, and an endpoint whose own name has a '/'.
 ASKED = NameRule(
-    lambda name: SERVED.allows(name) and re.fullmatch("[^/]+(/[^/]+)?/*", name),
-    "must be an endpoint's NAME or NAME/VERSION, which do not begin with '.' or '/' and take only "
-    f"the letters a to z, digits and {UNQUOTED_MARKS}",
+    re.compile(r"[^\s/]+(/[^\s/]+)*/*").fullmatch,
+    "must be an endpoint's NAME or NAME/VERSION, without blanks and without '/' before it",
 )
 # What a URL, a folder and a figure's label take as it is.
 DEPLOYED = NameRule(

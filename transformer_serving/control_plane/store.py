@@ -32,6 +32,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS project_name ON project (json_extract(doc, '$.
 CREATE TABLE IF NOT EXISTS task (id TEXT PRIMARY KEY, doc TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS task_project ON task (json_extract(doc, '$.project'));
 CREATE INDEX IF NOT EXISTS task_parent ON task (json_extract(doc, '$.parent'));
+CREATE INDEX IF NOT EXISTS task_type ON task (json_extract(doc, '$.type'));
 CREATE TABLE IF NOT EXISTS model (id TEXT PRIMARY KEY, doc TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS model_project ON model (json_extract(doc, '$.project'));
 CREATE INDEX IF NOT EXISTS model_task ON model (json_extract(doc, '$.task'));
@@ -66,7 +67,7 @@ class Kind(Enum):
 
 _INDEXED: Mapping[Kind, tuple[str, ...]] = {
     Kind.PROJECT: ("name",),
-    Kind.TASK: ("project", "parent"),
+    Kind.TASK: ("project", "parent", "type"),
     Kind.MODEL: ("project", "task", "uri"),
 }
 

@@ -6,6 +6,7 @@ Tested by tests/gateway/test_front_door.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import quote
 
 from transformer_serving.contract.errors import UNKNOWN_ENDPOINT, ServingError
 from transformer_serving.gateway.asgi import Scope, path_of
@@ -46,6 +47,18 @@ class PathsBySetting:
         if not self._calls or scope["method"] != "POST":
             return None
         return self._calls.get(named_path(path_of(scope)) or "")
+
+
+def at_its_own_path(scope: Scope, target: RequestedEndpoint) -> Scope:
+    """What is asked at one of these paths as the host has it, which knows none of them; of another
+    path as it is.
+
+    A query could name a version other than the one that was looked at.
+    """
+    if named_path(path_of(scope)) is None:
+        return scope
+    path = f"{scope.get('root_path') or ''}/serve/{target.name}"
+    return {**scope, "path": path, "raw_path": quote(path).encode(), "query_string": b""}
 
 
 def nobody_there(scope: Scope) -> ServingError:

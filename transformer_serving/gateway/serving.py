@@ -23,6 +23,7 @@ from transformer_serving.gateway.exchange import Exchange
 from transformer_serving.gateway.figures.metrics import Metrics
 from transformer_serving.gateway.figures.traffic import Visit
 from transformer_serving.gateway.host.errors import unknown_response
+from transformer_serving.gateway.paths_by_setting import at_its_own_path
 from transformer_serving.gateway.rollout.mirror import Mirroring
 from transformer_serving.gateway.routes import Call
 from transformer_serving.gateway.short_way import Kind, ShortWay
@@ -77,6 +78,7 @@ class Serving:
         try:
             if asked.kind is Kind.HOSTS:
                 scope, receive, send = exchange.for_the_host(raw, caller)
+                scope = at_its_own_path(scope, asked.target)
                 await self._host.app(scope, receive, visit.watching(send))
                 return None
             del raw

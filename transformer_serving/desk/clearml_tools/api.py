@@ -33,11 +33,13 @@ _PORTS = {"http": 80, "https": 443}
 class ClearmlApi:
     """One ClearML server, by the CLEARML_* variables that ClearML's own tools read.
 
-    Every method raises Failure when the server does not do what it is asked.
+    Every method raises Failure when the server does not do what it is asked, also where it says
+    nothing for `timeout_s`.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], timeout_s: float = _TIMEOUT_S) -> None:
         self._environment = environment
+        self._timeout_s = timeout_s
         self.host = environment.get("CLEARML_API_HOST", "").rstrip("/")
 
     def wait(self, seconds: float = _WAIT_S) -> None:
@@ -80,7 +82,7 @@ class ClearmlApi:
         headers = self._bearer if _server(address) in self._own_servers() else {}
         try:
             with (
-                http.opened(address, headers=headers, timeout_s=_TIMEOUT_S) as answer,
+                http.opened(address, headers=headers, timeout_s=self._timeout_s) as answer,
                 target.open("wb") as file,
             ):
                 if answer.status >= 300:
@@ -122,7 +124,7 @@ class ClearmlApi:
         self, path: str, method: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> dict[str, Any]:
         try:
-            answer = http.ask(f"{self.host}{path}", body, headers, timeout_s=_TIMEOUT_S)
+            answer = http.ask(f"{self.host}{path}", body, headers, timeout_s=self._timeout_s)
             if answer.status >= 300:
                 said = _reason(answer.body)
                 raise Failure(f"{method} was refused by {self.host} with {answer.status}{said}")

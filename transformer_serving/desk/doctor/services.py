@@ -23,7 +23,7 @@ def check_services(subject: Subject) -> Findings:
         return
     services = read_services(subject.record)
     if services is None:
-        yield skipped("the embedded control plane does not answer")
+        yield skipped("the embedded control plane does not tell its serving services")
         return
     found = [
         *(_unserved(service, subject) for service in services.unserved),
@@ -66,7 +66,7 @@ def _why_nowhere(route: Route) -> str:
         return f"{', '.join(arm.endpoint for arm in route.arms)}: none is there"
     if route.prefix:
         return f"no endpoint begins with {route.prefix}"
-    return "its weights are not as many as its endpoints"
+    return "its weights are not one number for each of its endpoints"
 
 
 def _of_settings(services: Services, started_with: Mapping[str, str]) -> Findings:

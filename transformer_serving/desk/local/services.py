@@ -18,6 +18,8 @@ from transformer_serving.desk.local.record import StackRecord, clearml_environme
 # clearml-serving's own marks of a serving service, and the states in which its commands take one.
 _TAG, _TAKEN = "serving-control-plane", ("created", "in_progress")
 _PAGE = 500
+# As the other questions to a part: who looks is not to hang with one that does.
+_TIMEOUT_S = 3.0
 # Of a section that holds nothing.
 _EMPTY = ("", "{}")
 
@@ -35,8 +37,8 @@ class Arm:
 class Route:
     """A canary route; `prefix` is of the endpoints that it chooses by itself, else None.
 
-    A route whose weights are not as many as its endpoints has no arms: clearml-serving passes it
-    over.
+    A route whose weights are not as many as its endpoints, or no numbers, has no arms:
+    clearml-serving does not take it.
     """
 
     endpoint: str
@@ -55,8 +57,8 @@ class Unserved:
 
 @dataclass(frozen=True)
 class Services:
-    """The serving task that is served, empty where there is none, and the others, as the API has
-    them. What cannot be parsed has nothing to tell: the controller says that it cannot.
+    """The serving task that is served and the others, as the API has them. What clearml-serving
+    could not read has nothing to tell: the controller says that it cannot.
     """
 
     own: Mapping[str, Any]
@@ -83,8 +85,8 @@ class Services:
 
 
 def read_services(record: StackRecord) -> Services | None:
-    """None where the control plane does not answer."""
-    api = ClearmlApi(clearml_environment(record))
+    """None where the control plane does not answer, or has not the task that is served."""
+    api = ClearmlApi(clearml_environment(record), _TIMEOUT_S)
     try:
         tasks: list[dict[str, Any]] = api.call(
             "tasks.get_all",
@@ -97,15 +99,16 @@ def read_services(record: StackRecord) -> Services | None:
         )["tasks"]
     except (Failure, LookupError):
         return None
-    own = next((task for task in tasks if task["id"] == record.serving_id), {})
-    return Services(own, tuple(task for task in tasks if task is not own))
+    others = {task["id"]: task for task in tasks}
+    own = others.pop(record.serving_id, None)
+    return None if own is None else Services(own, tuple(others.values()))
 
 
 def _names(task: Mapping[str, Any]) -> tuple[str, ...]:
     return (*_section(task, "endpoints"), *_section(task, "model_monitoring_eps"))
 
 
-def _section(task: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _section(task: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
     text = str(((task.get("configuration") or {}).get(name) or {}).get("value") or "").strip()
     if text in _EMPTY:
         return {}
@@ -113,23 +116,33 @@ def _section(task: Mapping[str, Any], name: str) -> dict[str, Any]:
     from transformer_serving.contract.worker.parsed_sections import SectionFault, parsed_section
 
     try:
-        return dict(parsed_section(text))
+        found = parsed_section(text)
     except SectionFault:
         return {}
+    rows = found.items() if isinstance(found, dict) else ()
+    return {name: row for name, row in rows if isinstance(row, dict)}
 
 
-def _routes(canary: Mapping[str, Any], endpoints: Collection[str]) -> Iterator[Route]:
+def _routes(canary: Mapping[str, Mapping[str, Any]], endpoints: Collection[str]) -> Iterator[Route]:
     """By the rules of clearml-serving (_update_canary_lookup in 1.3.5)."""
     for name, row in canary.items():
-        weights = [float(weight) for weight in row.get("weights") or ()]
-        named = [str(one) for one in row.get("load_endpoints") or ()]
-        prefix = row.get("load_endpoint_prefix") or None
+        weights = _weights(row)
+        listed = row.get("load_endpoints")
+        named = [str(one) for one in listed] if isinstance(listed, list) else []
+        prefix = str(row.get("load_endpoint_prefix") or "") or None
         if prefix:
             begun = [one for one in endpoints if one.startswith(prefix)]
             named = sorted(begun, key=_by_version, reverse=True)[: len(weights)]
             weights = weights[: len(named)]
         arms = zip(named, weights, strict=True) if len(named) == len(weights) else ()
         yield Route(name, prefix, tuple(Arm(one, of, one in endpoints) for one, of in arms))
+
+
+def _weights(row: Mapping[str, Any]) -> list[float]:
+    try:
+        return [float(weight) for weight in row.get("weights") or ()]
+    except (TypeError, ValueError):
+        return []
 
 
 def _by_version(endpoint: str) -> str:

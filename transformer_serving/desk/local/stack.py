@@ -181,7 +181,7 @@ def _not_healthy(state: Path, part: health.PartStatus, limit_s: float) -> Failur
     log = state / "logs" / f"{part.name}.log"
     return Failure(
         f"{part.name} did not become healthy within {limit_s:.0f} s: {part.health}; its log: "
-        f"{log}; the stack goes on starting: see it with '{command_line('status', state)}', "
+        f"{log}; what was started goes on: see it with '{command_line('status', state)}', "
         f"or end it: {command_line('down', state)}"
     )
 
