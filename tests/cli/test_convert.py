@@ -9,6 +9,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -28,7 +29,7 @@ from transformer_serving.desk.cli import main
 from transformer_serving.desk.cli.options import TASK_ALIASES
 from transformer_serving.desk.convert_packages import INSTALL
 from transformer_serving.desk.export import endpoint_json
-from transformer_serving.desk.failure import PrecisionRefused
+from transformer_serving.desk.failure import Failure, PrecisionRefused
 from transformer_serving.desk.parity import comparison, gain, latency as latency_table
 from transformer_serving.desk.parity.check import TOLERANCES, Tolerance
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
@@ -342,6 +343,21 @@ def test_an_allowed_precision_whose_package_is_missing_is_told_how_to_install_it
     assert done.exit_code == 2, done.output
     assert f"needs nncf; install it {INSTALL}" in done.output
     assert not (tmp_path / "bundle").exists()
+
+
+def test_each_measuring_tells_its_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What --allow measures may be of the same shapes as the table of --compare."""
+
+    def convert(*given: Any) -> None:
+        for rounds in (2, 4):
+            for done in range(rounds):
+                given[-1]("1x16", done, rounds)
+        raise Failure("enough")
+
+    monkeypatch.setattr("transformer_serving.desk.conversion.encoder.convert", convert)
+    done = CliRunner().invoke(main, ["convert", "x", "--output", str(tmp_path / "bundle")])
+    told = [line for line in done.output.splitlines() if "measuring" in line]
+    assert told == [f"parity: measuring 1x16, 0 of {rounds} rounds" for rounds in (2, 4)]
 
 
 def test_int8_that_fails_parity_is_not_measured(

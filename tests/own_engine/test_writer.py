@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.export.onnx import export_onnx
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.own_engine.adoption import tensors_of
+from transformer_serving.desk.own_engine import adoption
+from transformer_serving.desk.own_engine.adoption import ServedModel, tensors_of
 from transformer_serving.desk.own_engine.tensors import EngineTensor, parse_tensor
 from transformer_serving.desk.own_engine.writer import outer_weights
 from transformer_serving.desk.parity.latency import processor
@@ -642,14 +644,22 @@ def test_an_operator_that_nobody_knows(
 
 
 def test_a_folder_without_a_tokenizer(
-    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """transformers makes one of special tokens alone, to which every text is the same."""
     folder = tmp_path / "tokenizer"
     shutil.copytree(tiny_classifier, folder)
     (folder / "tokenizer.json").unlink()
-    done = made(folder, tiny_bundle / "model" / "model.onnx", tmp_path / "own")
-    refused(done, "copy the model's tokenizer.json and tokenizer_config.json into the folder")
+    file, said = tiny_bundle / "model" / "model.onnx", "copy the model's tokenizer.json and tokeniz"
+    refused(made(folder, file, tmp_path / "own"), said)
+    served = nullcontext(ServedModel(file, None))
+    monkeypatch.setattr(adoption, "served_model", lambda *_: served)
+    adopted = CliRunner().invoke(
+        main,
+        ["adopt", "x", "--tokenizer", str(folder), "--task", "text-classification", "--text", TEXT,
+         "--output", str(tmp_path / "own")],
+    )  # fmt: skip
+    refused(adopted, said)
 
 
 def test_another_models_tokenizer(tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path) -> None:

@@ -20,8 +20,14 @@ import torch
 import transformers
 from huggingface_hub.utils._paths import filter_repo_objects
 from safetensors.torch import save_file
-from tokenizers import Tokenizer as Library
-from transformers import AutoTokenizer, BertForMaskedLM, BertForSequenceClassification
+from tokenizers import AddedToken, Tokenizer as Library
+from tokenizers.models import WordLevel
+from transformers import (
+    AutoTokenizer,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
 
 from preprocess.tokens import Tokenizer
 from preprocess.windows import Windows
@@ -945,13 +951,13 @@ def test_a_tokenizer_with_more_tokens_than_the_embeddings_have_rows(classifier: 
         assert tokens_of(open_source(str(classifier)), None, ()).known_ids == known
 
 
-def test_a_tokenizer_that_is_likely_another_models_is_remarked_on(classifier: Path) -> None:
+def test_a_tokenizer_that_may_be_another_models_is_remarked_on(classifier: Path) -> None:
     size = open_source(str(classifier)).tokenizer.ids
     for rows, said in ((3 * size, 0), (3 * size + 1, 1)):
         change(classifier / "config.json", vocab_size=rows)
         source = open_source(str(classifier))
         remarks = remarks_of(source, tokens_of(source, None, ()), None)
-        found = [remark for remark in remarks if "likely another model's" in remark]
+        found = [remark for remark in remarks if "may be another model's" in remark]
         assert len(found) == said
         for remark in found:
             assert f"has {size} tokens, and the model's embeddings have {rows} rows" in remark
@@ -974,6 +980,34 @@ def test_a_vocabulary_of_what_its_class_makes_up_is_none(name: str, tmp_path: Pa
     change(tmp_path / "tokenizer_config.json", tokenizer_class=name)
     with pytest.raises(ConversionRefused, match="no vocabulary there, only special tokens"):
         read_tokenizer(tmp_path)
+
+
+def test_added_tokens_are_no_vocabulary(tmp_path: Path) -> None:
+    """tokenizer_config.json has them where tokenizer.json was left behind; a text has none."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    written = ("<|endoftext|>", True), ("<tool_call>", False), ("</tool_call>", False)
+    added = {
+        str(7 + number): {"content": token, "special": special}
+        for number, (token, special) in enumerate(written)
+    }
+    change(tmp_path / "tokenizer_config.json", added_tokens_decoder=added)
+    with pytest.raises(ConversionRefused, match="no vocabulary there, only special tokens"):
+        read_tokenizer(tmp_path, pads=False)
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["plain", "special"])
+@pytest.mark.parametrize("known", [False, True], ids=["added", "vocabulary"])
+def test_a_small_alphabet_is_a_vocabulary(special: bool, known: bool, tmp_path: Path) -> None:
+    letters = "ACGT"
+    known_letters = letters if known else ""
+    vocabulary = {token: number for number, token in enumerate(("[PAD]", "[UNK]", *known_letters))}
+    library = Library(WordLevel(vocabulary, unk_token="[UNK]"))
+    library.add_tokens([AddedToken(letter, special=special) for letter in letters])
+    PreTrainedTokenizerFast(
+        tokenizer_object=library, pad_token="[PAD]", unk_token="[UNK]"
+    ).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    assert read_tokenizer(tmp_path).library().encode("GATTACA").ids == [4, 2, 5, 5, 2, 3, 2]
 
 
 @pytest.mark.parametrize("name", ["ByT5Tokenizer", "CanineTokenizer"])

@@ -194,6 +194,9 @@ def _with_progress(
             bars.update(
                 rounds, description=f"measure: {shape}", completed=done, total=total, visible=True
             )
+            if done == 0:
+                # What --allow measured may have been of the same shapes as the table.
+                told.clear()
             if not console.is_terminal and shape not in told:
                 told.add(shape)
                 progress("parity", f"measuring {shape}, {done} of {total} rounds")

@@ -66,8 +66,8 @@ class TokenizerFile:
             return None
         return (
             f"the tokenizer has {self.ids} tokens, and the model's embeddings have {rows} rows: it "
-            "is likely another model's, with which every answer is wrong, and parity does not see "
-            "that; compare it with the tokenizer that the model was trained with"
+            "may be another model's, with which every answer would be wrong, and parity does not "
+            "see that; compare it with the tokenizer that the model was trained with"
         )
 
     def known_ids(self, rows: int) -> int | None:
@@ -86,7 +86,7 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True)
     """
     loaded = load_tokenizer(folder)
     tokenizer = _backend(folder, loaded)
-    _check_vocabulary(folder, loaded)
+    _check_vocabulary(folder, loaded, tokenizer)
     if pads:
         _check_special(folder, loaded)
     if lowercases:
@@ -142,13 +142,16 @@ def _unusable(folder: Path, reason: str) -> ConversionRefused:
     )
 
 
-def _check_vocabulary(folder: Path, loaded: Any) -> None:
+def _check_vocabulary(folder: Path, loaded: Any, tokenizer: Any) -> None:
     """Without a file of the vocabulary transformers makes a tokenizer of special tokens alone, to
-    which every text is the same; the reference would have it too, so that parity agrees. Raises
-    ConversionRefused."""
-    special = {str(token) for token in loaded.added_tokens_decoder.values() if token.special}
-    special.update(loaded.all_special_tokens)
-    if len(loaded.get_vocab().keys() - special) <= _MADE_UP:
+    which every text is the same; the reference would have it too, so that parity agrees. Tokens
+    that were added are counted where they stand in tokenizer.json: some have no others, and
+    tokenizer_config.json has them without any vocabulary. Raises ConversionRefused."""
+    special = set(loaded.all_special_tokens)
+    whole = (folder / _FILE).is_file()
+    if not whole:
+        special.update(map(str, loaded.added_tokens_decoder.values()))
+    if len(tokenizer.get_vocab(with_added_tokens=whole).keys() - special) <= _MADE_UP:
         raise _unusable(folder, "it finds no vocabulary there, only special tokens")
 
 
