@@ -71,7 +71,9 @@ def test_convert_prints_a_line_for_a_shell(said: Any, monkeypatch: pytest.Monkey
 
 def test_tune_prints_one_too(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune, "table", lambda tuned: "")
-    tuned = cast("Any", SimpleNamespace(verdicts=(), bundle="b", environment="x"))
+    tuned = cast(
+        "Any", SimpleNamespace(verdicts=(), bundle="b", environment="x", measured=3, requests=3)
+    )
     shown = said(
         lambda console: tune._show(tuned, "texts", Path("[v2]/my b"), Path(".stack"), console)
     )

@@ -43,7 +43,7 @@ from transformer_serving.desk.tune.tuning import Tuned
         (("name", "--lengths", "8", "--from", "threads=all"), "threads must be a whole number"),
         (("name", "--lengths", "8", "--from", "buckets=all"), "buckets must be one of converted"),
         (("name", "--lengths", "8", "--compare", "calls=0"), "calls must be a whole number"),
-        (("name", "--lengths", "8", "--bundle", "none"), "no bundle"),
+        (("name", "--lengths", "8", "--bundle", "none"), "none does not exist; name the folder"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(

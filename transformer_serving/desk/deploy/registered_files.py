@@ -30,6 +30,7 @@ def unpack_registered(archive: Path, folder: Path) -> None:
     and of DAMAGED_ARCHIVE for an archive that holds anything else than it lists. What it lacks is
     missing in the folder.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(archive) as packed:
         members = {_path(row.filename): row for row in packed.infolist() if not row.is_dir()}
         for path in _UNLISTED:
