@@ -198,7 +198,7 @@ format: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python scripts/errors_page.py
-	$(BIN)/python scripts/decisions_index.py
+	$(BIN)/python -m scripts.decisions_index
 	$(BIN)/python -m scripts.engine_parameters
 	$(BIN)/python scripts/chart_values.py
 	$(BIN)/python scripts/alerts_table.py

@@ -6,13 +6,13 @@ its status: in force, or superseded by which other one.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.generated_part import take_no_options
 from transformer_serving.contract.replacement import replace_file
 
 ROOT = Path(__file__).parent.parent
@@ -71,7 +71,7 @@ def _rows(name: str, found: list[Decision]) -> Iterator[str]:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
+    take_no_options(__doc__)
     try:
         made = page()
     except ValueError as error:

@@ -85,14 +85,17 @@ def readme_text(results: Results) -> str:
             (
                 row.title,
                 row.engine,
-                _median(results.spread(row.name, "seed")) + marked(results, "seed", row.name),
-                _median(results.spread(row.name, "single", "p50"), digits=1)
-                + marked(results, "single", row.name),
-                _median(results.spread(row.name, "batch")) + marked(results, "batch", row.name),
+                _figure(results, row, "seed"),
+                _figure(results, row, "single", "p50", digits=1),
+                _figure(results, row, "batch"),
                 _over(results, row, "seed"),
             )
         )
     return f"{_explained(table(head, rows))}\n\n{results.provenance()}"
+
+
+def _figure(results: Results, row: Row, load: str, key: str = "texts", digits: int = 0) -> str:
+    return _median(results.spread(row.name, load, key), digits) + marked(results, load, row.name)
 
 
 def marked(results: Results, load: str, *peers: str) -> str:
@@ -132,7 +135,7 @@ def load_table(results: Results, load: str, measured: Sequence[Row], ours: str) 
             (
                 row.title,
                 row.engine,
-                _median(found) + marked(results, load, row.name),
+                _figure(results, row, load),
                 f"± {found.share:.0%}",
                 _percent(results.failed_share(row.name, load)),
                 _median(results.spread(row.name, load, "p50"), digits=1),

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs import ab as ab_module, processor_time
-from benchmarks.runs.ab import ToolRun, ab
+from benchmarks.runs import processor_time
+from benchmarks.runs.ab import LEAST, ToolRun, ab
 from benchmarks.runs.engine_process import RawEngine
 from benchmarks.runs.loads import LEAST_TURNS, Load
 from benchmarks.runs.processor_time import is_tritons, process_seconds
@@ -110,7 +110,7 @@ class Runner:
         """Of one measurement by ab, by how fast the peer was last."""
         wanted = int(self.rates[peer.name, load.name] * self.plan.seconds)
         turns = min(LEAST_TURNS * load.clients, _LONGEST_TIMES * wanted)
-        return max(min(wanted, load.most), turns, load.clients, ab_module.LEAST)
+        return max(min(wanted, load.most), turns, load.clients, LEAST)
 
     def _ab_once(self, peer: Peer, load: Load) -> Measurement:
         requests = self._requests(peer, load)

@@ -47,7 +47,7 @@ def parse_sections_once() -> None:
     before = module.text_to_config_dict
     if hasattr(before, "__wrapped__"):
         return
-
+    # What it leans on in the SDK is missed at the start then, and not at the first look.
     _parser()
 
     @wraps(before)

@@ -33,13 +33,12 @@ from transformer_serving.desk.interruption import interruptible
 from transformer_serving.desk.local import container_backup
 from transformer_serving.desk.local.container_backup import ACCESS_KEY, SECRET_KEY, SERVING_ID
 from transformer_serving.desk.local.record import write_private
+from transformer_serving.desk.local.services import SERVING_TAG
 
 SHARED = Path("/run/local")
 DATA = Path("/var/lib/control-plane")
 PORT = 8008
 SERVICE = "transformer-serving"
-# By this system tag clearml-serving knows its services; it gives it right after the creation.
-_SERVING = "serving-control-plane"
 # Where a shell on the host reaches what compose publishes.
 CONTROL_PLANE_URL = "TRANSFORMER_SERVING_CONTROL_PLANE_URL"
 SERVE_URL = "CLEARML_DEFAULT_BASE_SERVE_URL"
@@ -116,7 +115,7 @@ def found_service(api: ClearmlApi, seconds: float) -> str:
 
 def _oldest_service(api: ClearmlApi) -> str | None:
     rows = api.call(
-        "tasks.get_all", name=f"^{SERVICE}$", type=["service"], system_tags=[_SERVING],
+        "tasks.get_all", name=f"^{SERVICE}$", type=["service"], system_tags=[SERVING_TAG],
         order_by=["created"], only_fields=["id"], page=0, page_size=1,
     )["tasks"]  # fmt: skip
     return str(rows[0]["id"]) if rows else None

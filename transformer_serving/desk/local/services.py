@@ -15,8 +15,10 @@ from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import StackRecord, clearml_environment
 
-# clearml-serving's own marks of a serving service, and the states in which its commands take one.
-_TAG, _TAKEN = "serving-control-plane", ("created", "in_progress")
+# By this system tag clearml-serving knows its services; it gives it right after the creation.
+SERVING_TAG = "serving-control-plane"
+# The states in which its commands take one.
+_TAKEN = ("created", "in_progress")
 _PAGE = 500
 # As the other questions to a part: who looks is not to hang with one that does.
 _TIMEOUT_S = 3.0
@@ -91,7 +93,7 @@ def read_services(record: StackRecord) -> Services | None:
         tasks: list[dict[str, Any]] = api.call(
             "tasks.get_all",
             type=["service"],
-            system_tags=[_TAG],
+            system_tags=[SERVING_TAG],
             only_fields=["id", "name", "status", "configuration"],
             search_hidden=True,
             page=0,
