@@ -77,6 +77,9 @@ class Site:
             **sdk_variables(home),
             "TOKENIZERS_PARALLELISM": "false",
             "TRANSFORMER_SERVING_TRITON_HTTP": self.triton,
+            # A container has no checkout: here the SDK would find this one above its virtual
+            # environment, and parse all of it beside the first rounds.
+            "GIT_CEILING_DIRECTORIES": str(ROOT),
         }
 
     def triton_pid(self) -> int:
