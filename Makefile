@@ -169,7 +169,7 @@ check: $(VENV)/.dev
 imports: export PYTHONDONTWRITEBYTECODE =
 imports: $(VENV)/.dev
 	@mkdir -p build
-	$(BIN)/python -m compileall -q preprocess transformer_serving
+	$(BIN)/python -m compileall -qq preprocess transformer_serving || true
 	$(BIN)/python -m pytest -qq --collect-only -p no:cacheprovider > build/imports.log || { cat build/imports.log; exit 1; }
 
 # What is made from the code must be as it is made now, before anything long begins: seconds.
@@ -298,6 +298,7 @@ clean: down
 	rm -rf build .stack
 
 # What is installed in place pip does not compile; where PYTHONDONTWRITEBYTECODE is set, each start would.
+# Where root has, in a container that mounts the checkout, its user cannot: it is installed all the same.
 $(VENV)/.desk: requirements/desk.lock requirements/carried.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 to 3.13 with venv found; on Debian and' \
 		'Ubuntu: apt-get install python3-venv libpython3.11 (of 3.12: libpython3.12), or name one:' \
@@ -305,7 +306,7 @@ $(VENV)/.desk: requirements/desk.lock requirements/carried.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python scripts/install.py requirements/desk.lock --alone requirements/carried.lock
 	$(PIP) install --no-deps --no-build-isolation -e .
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q preprocess transformer_serving
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -qq preprocess transformer_serving || true
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.desk requirements/dev.lock

@@ -4,6 +4,7 @@ and what `make` installs nothing for."""
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -249,3 +250,24 @@ def test_a_lock_that_changed_is_not_installed_under_a_stack_that_runs(
     installed.touch()
     os.utime(installed, (1, 1))
     assert _make(clone, target).splitlines()[-1] == f"did {target}"
+
+
+def test_what_cannot_be_compiled_is_installed_all_the_same(clone: Path) -> None:
+    """As where root, in a container that mounts the checkout, has made the folders for it."""
+    python = clone / "python"
+    python.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in\n'
+        f'"-m venv "*) mkdir -p "$3/bin"; cp {shlex.quote(str(python))} "$3/bin" ;;\n'
+        f'"-m compileall "*) exec {shlex.quote(sys.executable)} "$@" ;;\n'
+        "esac\n"
+    )
+    python.chmod(0o755)
+    for name in ("preprocess", "transformer_serving"):
+        (clone / name).mkdir()
+        (clone / name / "one.py").touch()
+    # Not a mode, which root would not mind.
+    (clone / "transformer_serving" / "__pycache__").touch()
+    _make(clone, ".venv/.desk", f"PYTHON={python}")
+    assert (clone / ".venv/.desk").exists()
+    assert list((clone / "preprocess/__pycache__").glob("one.*.pyc"))

@@ -1,4 +1,5 @@
-"""The table of the stack's parts: what runs, in which order it starts, and how health is asked.
+"""The table of the stack's parts: what runs, what must answer before it starts, and how health is
+asked.
 
 What one part alone needs for its command is imported there: every start of each of them reads this.
 
@@ -51,7 +52,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Part:
-    """One supervised process. Parts start in the table's order and stop in the reverse one.
+    """One supervised process. Parts stop in the reverse of the table's order.
 
     `address` is where it listens, host:port or unix:/path; there `health` says whether it is
     ready and `live` answers while it runs. All are None for a part without a listener, which

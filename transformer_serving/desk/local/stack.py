@@ -144,7 +144,7 @@ def _start_parts(
         report("creating the serving service")
         record = record.with_serving_id(_new_service(record))
         save_record(state, record)
-    report("starting Triton, the controller and the inference app")
+    report("waiting for Triton, the controller and the inference app")
     names = tuple(part.name for part in parts)
     for name in names:
         if name not in without:
