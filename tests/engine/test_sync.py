@@ -1,9 +1,10 @@
-"""An answer that says something new wakes the loop; every other is taken up in its round."""
+"""An answer that is new or late wakes the loop; every other is taken up in its round."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.serving import ListedEndpoints
+from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.controller.sync import Sync
 from transformer_serving.engine.errors import EngineError
 
@@ -62,3 +64,24 @@ def test_an_outage_and_its_end_wake_the_loop(loop: Loop) -> None:
     loop.plane.error = None
     assert [loop.look() for _ in range(2)] == [True, False]
     assert loop.sync.error is None
+
+
+def test_a_late_answer_wakes_the_loop_as_its_time_is_counted(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one of 1.1 s would count as one of 1.5, and each grace would end so much later."""
+    now, takes_s = 1000.0, 0.0
+    endpoints = loop.plane.endpoints
+
+    def late() -> Sequence[Served]:
+        nonlocal now
+        now += takes_s
+        return endpoints()
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(loop.plane, "endpoints", late)
+    loop.look()
+    takes_s = 0.4
+    assert not loop.look()
+    takes_s = 1.1
+    assert loop.look()

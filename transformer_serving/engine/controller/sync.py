@@ -43,6 +43,7 @@ class Sync:
         self._control_plane = control_plane
         self._pool = pool
         self._poll_s = poll_s
+        self._counts_s = min(max(_COUNTS_S[0], poll_s / 2), _COUNTS_S[1])
         self._filter = endpoint_filter
         self._serving = serving
         self._asked: Future[Sequence[Served]] | None = None
@@ -60,14 +61,17 @@ class Sync:
 
     def start_when_due(self, wake: Callable[[], None]) -> None:
         """Ask, unless it is too early or the last answer is still to come; `wake` when it comes and
-        is another one than before. What is not has the time until the next round."""
+        is another one than before, or late. What is neither has the time until the next round."""
         if self._asked is None and time.monotonic() - self._started >= self._poll_s:
             self._started = time.monotonic()
             self._asked = self._pool.submit(self._control_plane.endpoints)
             self._asked.add_done_callback(partial(self._wake_for_news, wake))
 
     def _wake_for_news(self, wake: Callable[[], None], asked: Future[Sequence[Served]]) -> None:
-        if self.error is not None or asked.exception() is not None or asked.result() != self._told:
+        # The time of a late one is counted until it is taken up.
+        is_late = time.monotonic() - self._started > self._counts_s / 2
+        failed = self.error is not None or asked.exception() is not None
+        if is_late or failed or asked.result() != self._told:
             wake()
 
     def answered_s(self) -> float:
@@ -105,10 +109,7 @@ class Sync:
         answered_s, asked = self._answered
         if asked != float("-inf"):
             answered_s += max(0.0, self._started - asked - self._uncounted_s)
-        took_s = time.monotonic() - self._started
-        self._uncounted_s = max(
-            0.0, took_s - min(max(_COUNTS_S[0], self._poll_s / 2), _COUNTS_S[1])
-        )
+        self._uncounted_s = max(0.0, time.monotonic() - self._started - self._counts_s)
         self._answered = answered_s, self._started
 
     def _take_up(self, endpoints: Sequence[Served]) -> None:

@@ -6,7 +6,10 @@ threads that parse at once can end CPython 3.11 ("AST constructor recursion dept
 argument of its own forgoes all that; the host leaves it out.
 
 The task's monitor reads the machine's figures twice a second, and reports their means every 30 s.
-Those of processors, disk and network are differences, and have the same mean of fewer looks.
+Those of processors, disk and network are differences, and have the same mean of fewer looks, but
+for what is reported first, after 3 minutes: the very first look has nothing to differ from and
+counts as 0, one of 36 then, and of 6 in a task that goes on, which reports after 30 s. Those of
+GPUs are of the moment, and their means are of 6 moments.
 
 Tested by tests/gateway/test_host_task.py.
 """
