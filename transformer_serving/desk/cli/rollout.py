@@ -144,6 +144,7 @@ def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, 
     mirrored_share(opened, mirror, shadow=shadow)
     allowed = Allowed(harm / 100, p50, p99, confidence / 100, differ / 100, cosine)
     target = replace(deploy_target(state), key=key)
+    target.cli.prepare()
     console = plain_console(stderr=True)
     with interruptible(), console.status("rolling out") as line:
         begun = start_rollout(

@@ -126,11 +126,13 @@ def _start_parts(
     state: Path, record: StackRecord, supervisor: Supervisor, report: StepReport
 ) -> StackRecord:
     report("starting the control plane")
+    cli = ClearmlCli(clearml_environment(record))
+    if record.serving_id is None:
+        cli.prepare()
     supervisor.start_part("control-plane")
     wait_until_healthy(state, record, supervisor, ("control-plane",))
     if record.serving_id is None:
         report("creating the serving service")
-        cli = ClearmlCli(clearml_environment(record))
         record = record.with_serving_id(cli.create_service(SERVICE))
         save_record(state, record)
     report("starting Triton, the controller and the inference app")
