@@ -297,6 +297,7 @@ lock:
 clean: down
 	rm -rf build .stack
 
+# What is installed in place pip does not compile; where PYTHONDONTWRITEBYTECODE is set, each start would.
 $(VENV)/.desk: requirements/desk.lock requirements/carried.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 to 3.13 with venv found; on Debian and' \
 		'Ubuntu: apt-get install python3-venv libpython3.11 (of 3.12: libpython3.12), or name one:' \
@@ -304,6 +305,7 @@ $(VENV)/.desk: requirements/desk.lock requirements/carried.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python scripts/install.py requirements/desk.lock --alone requirements/carried.lock
 	$(PIP) install --no-deps --no-build-isolation -e .
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q preprocess transformer_serving
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.desk requirements/dev.lock

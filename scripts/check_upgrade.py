@@ -52,11 +52,17 @@ class Kit:
             "PYTHONPATH": str(self.folder),
             "TRANSFORMER_SERVING_STATE": str(self.state),
         }
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", code, *arguments],
-            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=_STEP_S,
-            check=False,
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", code, *arguments],
+                cwd=self.folder, env=environment, capture_output=True, text=True, timeout=_STEP_S,
+                check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise SystemExit(
+                f"error: {self.name}: {arguments[0]} took more than {_STEP_S} s: what else runs "
+                "on this machine?"
+            ) from None
         if done.returncode:
             raise SystemExit(f"error: {self.name}: {arguments[0]}:\n{done.stdout}{done.stderr}")
         return done.stdout

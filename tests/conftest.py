@@ -7,10 +7,11 @@ import contextlib
 import functools
 import gc
 import importlib
+import inspect
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,6 +76,12 @@ _LONGEST = (
     "tests/test_hangs.py", "tests/gateway/test_fuzz.py", "tests/gateway/test_wrong_engine.py",
 )  # fmt: skip
 
+# What the tests of these folders share are servers. Its files run one after the other, so that no
+# server stands by beside other tests: a gateway's, with a stock app, take 7 % of a core idle.
+_TOGETHER = (
+    "tests/gateway/", "tests/stack/", "tests/control_plane/", "tests/deploy/", "tests/engine/",
+)  # fmt: skip
+
 # None is the root's name; the others are those that our modules write to.
 _LOGGERS = (
     None,
@@ -88,6 +95,7 @@ _LOGGERS = (
     "transformer_serving.traces",
 )
 _LOST = pytest.StashKey[bool]()
+_SERVING = pytest.StashKey[list[tuple[pytest.FixtureDef[Any], Any]]]()
 _BEGUN = pytest.StashKey[dict[str | None, "LoggerState"]]()
 
 
@@ -102,13 +110,59 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return _SHARING.get(file, file)
 
         def _assign_work_unit(self, node: Any) -> None:
-            """Those of most tests come first, and before them those that are known to be long."""
-            for scope in reversed(_LONGEST):
-                if scope in self.workqueue:
-                    self.workqueue.move_to_end(scope, last=False)
+            """First what is known to be long, then folders that share, then what has most tests."""
+            turns = sorted(self.workqueue, key=_turn)
+            for scope in reversed(turns):
+                self.workqueue.move_to_end(scope, last=False)
             super()._assign_work_unit(node)
 
     return FilesAndStacks(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def _turn(scope: str) -> tuple[int, int]:
+    """Files of one turn stay as they are, that is, those of most tests first."""
+    long = _LONGEST.index(scope) if scope in _LONGEST else len(_LONGEST)
+    folders = (at for at, folder in enumerate(_TOGETHER) if scope.startswith(folder))
+    return long, next(folders, len(_TOGETHER))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Remember what a folder's tests share and what has an end, servers above all."""
+    made = yield
+    if fixturedef.scope == "session" and inspect.isgeneratorfunction(fixturedef.func):
+        request.session.stash.setdefault(_SERVING, []).append((fixturedef, request))
+    return made
+
+
+# The last of the wrappers: what an end prints is captured as the test's.
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """What a folder's tests share ends where another folder's are next, the last made first.
+
+    Until the end of the session it would stand by, and look for changes, beside all other tests.
+    """
+    ended = yield
+    serving = item.session.stash.get(_SERVING, [])
+    for fixture, request in reversed(serving.copy()):
+        if nextitem and not _is_asked_by(fixture, nextitem):
+            serving.remove((fixture, request))
+            fixture.finish(request)
+    return ended
+
+
+def _is_asked_by(fixture: pytest.FixtureDef[Any], item: pytest.Item) -> bool:
+    file = item.nodeid.partition("::")[0]
+    # One process has the files of such a stack one after the other only where there are several.
+    grouped = "PYTEST_XDIST_WORKER" in os.environ and fixture.argname in _STACKS
+    if grouped and file.startswith("tests/stack/") and _SHARING.get(file) != fixture.argname:
+        return False
+    # A plugin's is everybody's.
+    return fixture.node is None or fixture.node in item.iter_parents()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

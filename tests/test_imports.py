@@ -82,7 +82,13 @@ def test_the_contract_needs_nothing_but_python() -> None:
     [
         ("preprocess", {"torch", "transformers", "tritonclient", "clearml"}),
         ("transformer_serving.desk.cli", HEAVY | {"clearml", "fastapi"}),
-        ("transformer_serving.desk.local.stack", HEAVY | {"clearml"}),
+        ("transformer_serving.desk.local.stack", HEAVY | {"clearml", "asyncio", "sqlite3"}),
+        # Each part of the stack begins with it.
+        (
+            "transformer_serving.desk.local.run_part",
+            HEAVY | {"asyncio", "http.client", "importlib.metadata", "psutil", "sqlite3"},
+        ),
+        ("transformer_serving.gateway.server.command", HEAVY | {"clearml", "starlette"}),
         ("transformer_serving.desk.deploy.rollback", HEAVY | {"clearml"}),
     ],
 )

@@ -272,6 +272,18 @@ RELIED_ON = (
         "gateway/host/task.py: the host's task is made without a look at the code",
     ),
     Relied(
+        "clearml", "clearml/utilities/resource_monitor.py", "ResourceMonitor",
+        "__init__(task,sample_frequency_per_sec,report_frequency_sec,first_report_sec,"
+        "wait_for_first_iteration_to_start_sec,max_wait_for_first_iteration_to_start_sec,"
+        "report_mem_used_per_process)",
+        "gateway/host/task.py: how often it reads the machine's figures",
+    ),
+    Relied(
+        "clearml", "clearml/backend_api/session/datamodel.py", "",
+        "_CustomValidator",
+        "contract/worker/sdk_schemas.py: what holds the SDK's requests against their schemas",
+    ),
+    Relied(
         "clearml", "clearml/binding/artifacts.py", "Artifacts",
         "_hash_block_size",
         "gateway/host/code_copy.py: whether a copy is of the upload that is asked for",

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.runs import busy_cores, fixed_loop
 from benchmarks.runs.loads import LEAST_TURNS, LOADS, Load
 from benchmarks.runs.rounds import Outcome
 from benchmarks.runs.runners import Measurement, Plan
@@ -182,11 +183,16 @@ class Results:
             )
             if name in versions
         )
+        about_it = (
+            f"load {machine_['load_before']} before",
+            busy_cores.told(machine_.get("busy_before")),
+            fixed_loop.told(machine_.get("loop_ms", ())),
+        )
         return (
             f"{self.values['date']}, commit {self.values['commit']}; {machine_['cpu']}, "
             f"{machine_['cores']} cores, {machine_['memory_gib']:.0f} GiB ({features}); Python "
-            f"{versions['python']}, tritonserver {self.values['triton']}, {named}; load "
-            f"{machine_['load_before']} before"
+            f"{versions['python']}, tritonserver {self.values['triton']}, {named}; "
+            f"{', '.join(one for one in about_it if one)}"
         )
 
 

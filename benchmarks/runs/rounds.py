@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.runs.fixed_loop import loop_ms
 from benchmarks.runs.loads import Load
 from benchmarks.runs.runners import Measurement, Runner
 from benchmarks.servers.peers import Peer
@@ -28,11 +29,15 @@ Pair = tuple[str, str]
 
 @dataclass
 class Outcome:
-    """Figures by peer and load, one a round (None where it broke off), and why peers failed."""
+    """Figures by peer and load, one a round (None where it broke off), and why peers failed.
+
+    `loop_ms` are the fixed loop's milliseconds before each measurement, by round.
+    """
 
     figures: dict[Pair, list[Measurement | None]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     broken: dict[Pair, int] = field(default_factory=dict)
+    loop_ms: list[list[float]] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -64,7 +69,10 @@ def measure_rounds(
     rounds = [_round(peers, loads, number) for number in range(runner.plan.rounds)]
     left = [pair for pairs in rounds for pair in pairs]
     for number, pairs in enumerate(rounds):
+        if pairs:
+            outcome.loop_ms.append([])
         for peer, load in pairs:
+            outcome.loop_ms[-1].append(loop_ms())
             title = f"round {number + 1} of {len(rounds)}: {load.name}, {peer.name}"
             with clock.times(title, (peer.name, load.name), left):
                 _measure(runner, peer, load, outcome)

@@ -37,11 +37,15 @@ Measurement = dict[str, Any]
 
 @dataclass
 class Plan:
-    """How long one measurement takes; tests make everything smaller."""
+    """How long one measurement takes; tests make everything smaller.
+
+    The first round waits `idle_within_s` at most for an idle machine; at 0 nobody looks.
+    """
 
     seconds: float = 2.0
     rounds: int = 7
     warm_up_s: float = 1.0
+    idle_within_s: float = 120.0
 
 
 @dataclass

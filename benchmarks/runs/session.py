@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.runs import ab, results as stored, wrk
+from benchmarks.runs.busy_cores import look, wait_until_idle
+from benchmarks.runs.fixed_loop import loop_ms
 from benchmarks.runs.loads import MAIN as MAIN_LOADS, Load
 from benchmarks.runs.results import Results
 from benchmarks.runs.rounds import Outcome, measure_rounds, reason, running_servers
@@ -18,7 +23,7 @@ from benchmarks.runs.runners import Plan, Runner
 from benchmarks.servers import machine
 from benchmarks.servers.models import Models
 from benchmarks.servers.peers import MAIN as MAIN_PEERS, Peer
-from benchmarks.servers.process import use
+from benchmarks.servers.process import tree, use
 from benchmarks.servers.site import BUILD, ROOT, Site, close_site, open_site
 from benchmarks.servers.table import Running
 from transformer_serving.desk.bundle.folder import open_bundle
@@ -40,6 +45,10 @@ class Session:
     around: dict[str, Any] = field(default_factory=machine.provenance)
     # Given a part's value so far, which stays also where the part fails later.
     so_far: Callable[[Any], None] = lambda value: None
+
+    def time_loop(self) -> None:
+        """To be called before each round of a part: the run's `machine` has the loop's times."""
+        self.around["machine"].setdefault("loop_ms", []).append([loop_ms()])
 
 
 # What only one kind of run measures: a value to be stored.
@@ -69,6 +78,10 @@ def session(
             running_servers(site, peers, failed, report) as servers,
             tempfile.TemporaryDirectory(prefix="bench-") as scratch,
         ):
+            if plan.idle_within_s:
+                looked = functools.partial(look, functools.partial(_named, site, servers))
+                found = wait_until_idle(looked, report, plan.idle_within_s)
+                around["machine"]["busy_before"] = found.stored()
             runner = Runner(site.models, servers, Path(scratch), plan)
             there = [peer for peer in peers if peer.server is None or peer.server in servers]
             try:
@@ -77,6 +90,15 @@ def session(
                 runner.close()
     finally:
         close_site(site)
+
+
+def _named(site: Site, servers: Mapping[str, Running]) -> dict[str, list[psutil.Process]]:
+    """All processes of the run by the names that it says; who has several has the last."""
+    found = {"the benchmark itself": tree(os.getpid())}
+    # A supervisor that does not answer is told by whoever needs its stack.
+    with contextlib.suppress(Failure):
+        found |= site.processes()
+    return found | {name: server.processes() for name, server in servers.items()}
 
 
 def check_tools() -> None:
@@ -104,6 +126,7 @@ def bench(
         found = measure(opened, peers, loads, report, kind=kind, keep=keep)
         for name, part in (parts or {}).items():
             opened.so_far = functools.partial(_stored, found, name, keep)
+            opened.time_loop()
             try:
                 found.values[name] = part(opened, report)
             except Exception as error:
@@ -138,6 +161,9 @@ def measure(
 
     def results(outcome: Outcome) -> Results:
         outcome.failed = {**opened.failed, **outcome.failed}
+        if outcome.loop_ms:
+            # The parts' follow in the same list.
+            opened.around["machine"]["loop_ms"] = outcome.loop_ms
         memory = {name: memory_mib(server) for name, server in opened.servers.items()}
         return stored.make(
             kind, outcome, peers=peers, loads=loads, plan=opened.runner.plan,

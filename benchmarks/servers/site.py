@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from benchmarks.servers import tritons
 from benchmarks.servers.models import TORCH_TEXT, Models, build_models
-from benchmarks.servers.process import Unusable
+from benchmarks.servers.process import Unusable, tree
 from benchmarks.servers.tritons import Triton
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
@@ -23,6 +25,7 @@ from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.local.free_ports import free_row
 from transformer_serving.desk.local.parts import sdk_variables
 from transformer_serving.desk.local.record import require_record
+from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.desk.step_report import StepReport
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +84,16 @@ class Site:
             # environment, and parse all of it beside the first rounds.
             "GIT_CEILING_DIRECTORIES": str(ROOT),
         }
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """By name those of the stack, of its parts and of the null engine, with all below them; who
+        has several names has the last. Raises SilentSupervisor."""
+        found = {"the stack": tree(int((self.state / "supervisor.pid").read_text("utf-8")))}
+        for name, part in Supervisor(self.state).processes().items():
+            found[f"the stack's {name}"] = tree(part.pid) if part.pid else []
+        if self.null is not None:
+            found[self.null.child.name] = self.null.child.tree()
+        return found
 
     def triton_pid(self) -> int:
         """The stack's Triton."""

@@ -89,6 +89,7 @@ class Generation:
         with recipe(model, session.site.work, report) as (base, child):
             for number, count in itertools.product(range(self.rounds), STREAMS):
                 report(f"{model.size.title}: {count} streams, round {number + 1} of {self.rounds}")
+                session.time_loop()
                 found = {RECIPE: asked(base, child, count, self.seconds)}
                 for precision, name in names.items():
                     found[precision] = streamed(f"{address}/{name}", count, self.seconds)

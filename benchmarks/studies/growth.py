@@ -78,6 +78,7 @@ class Growth:
             idle = _idle(served, report)
             for number in range(self.rounds):
                 loads.append(round(os.getloadavg()[0], 2))
+                session.time_loop()
                 report(f"round {number + 1} of {self.rounds}, load {loads[-1]}")
                 # Who begins changes from round to round.
                 turn = places if number % 2 else places[::-1]

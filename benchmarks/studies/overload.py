@@ -43,10 +43,12 @@ _WARM_S = 3.0
 
 
 class Opened(Protocol):
-    """What is needed of a session: a stack with our endpoint."""
+    """What is needed of a session: a stack with our endpoint, and the loop before each load."""
 
     @property
     def site(self) -> Site: ...
+
+    def time_loop(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Overload:
             with sleeping(session.site, rate, report) as server:
                 for deadline in _DEADLINES:
                     report(f"{TIMES:g} times {rate} texts/s, deadline: {deadline}")
+                    session.time_loop()
                     rows.append(self._row(server, deadline, report, float(rate)))
         if self.engines:
             found |= self._left(session, report)
@@ -78,6 +81,7 @@ class Overload:
             with _running(start(session.site, report)) as server:
                 for deadline in _DEADLINES:
                     report(f"{TIMES:g} times the real engine, deadline: {deadline}")
+                    session.time_loop()
                     rows.append(self._row(server, deadline, report, None))
         return found
 

@@ -15,7 +15,7 @@ from tests.stack.small_bundles import Parts, hash_anew, write_small
 from tests.stack.test_trusted_keys import exchange
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 
-_COMMAND_S = 120
+_COMMAND_S = 400
 
 
 def command(*arguments: str, **variables: str) -> tuple[int, str]:

@@ -30,7 +30,7 @@ from tests.stack.small_bundles import Parts
 _PART = "control-plane"
 _BODY_MB = 63
 # More than the watchdog waits before it ends a part that does not answer.
-_PATIENCE_S = 60
+_PATIENCE_S = 120
 
 
 class Caller:
@@ -175,7 +175,7 @@ def full_disk(ground: Ground) -> Seen:
         fill(place)
         folder = ground.bundle("full", Parts(scale=7.0))
         code, said = command("deploy", str(folder), "--endpoint", "full", "--state",
-                             str(ground.stack.state), "--timeout", "60")  # fmt: skip
+                             str(ground.stack.state), "--timeout", "300")  # fmt: skip
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=False)
     named = "disk" in said or "No space" in said

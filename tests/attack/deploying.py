@@ -10,23 +10,29 @@ from tests.attack.ground import Ground
 from tests.attack.seen import Seen
 from tests.stack.conftest import CLI, ROOT
 from tests.stack.small_bundles import Parts
+from transformer_serving.desk.local.stack import Stack
+from transformer_serving.desk.local.supervision import Supervisor
 
 _LIMIT_S = 10
 # It is no matter of a busy machine any more.
-_HANGS_S = 90
+_HANGS_S = 300
 
 
 def stopped_in_between(ground: Ground) -> Seen:
     """`down` while it uploads; then, but in the short form, the stack serves again what it did."""
     folder = ground.bundle("between", Parts(scale=8.0))
+    state = ground.stack.state
+    registry = Stack(state, ground.record, Supervisor(state)).target().registry()
     begun = time.monotonic()
     deploying = subprocess.Popen(
         [CLI, "deploy", str(folder), "--endpoint", "between", "--timeout", str(_LIMIT_S),
-         "--state", str(ground.stack.state)],
+         "--state", str(state)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        time.sleep(1.5)
+        ground.stack.until(
+            lambda: deploying.poll() is not None or bool(registry.bundles("between")), "it uploads"
+        )
         ground.stack.run("down")
         _, said = deploying.communicate(timeout=_HANGS_S)
     except subprocess.TimeoutExpired:

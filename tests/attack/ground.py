@@ -14,7 +14,7 @@ from unittest.mock import patch
 import psutil
 
 from tests.gateway.conftest import Server
-from tests.stack.conftest import Stack, started
+from tests.stack.conftest import PATIENT, Stack, started
 from tests.stack.small_bundles import TEXT, Parts, answer_of, write_small
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.bundle.signing import SigningKey, new_key, sign_bundle
@@ -87,7 +87,7 @@ def opened(*, short: bool) -> Iterator[Ground]:
         _, key = new_key("release", folder)
         settings = {TRUSTED_KEYS_VARIABLE: key.public, "HF_HUB_OFFLINE": "1"}
         if short:
-            settings[BODY_STALL_SECONDS.name] = "3"
+            settings |= {**PATIENT, BODY_STALL_SECONDS.name: "3"}
         with patch.dict(os.environ, settings), started(folder / "state") as stack:
             ground = Ground(stack, folder, key, short)
             ground.deployed(ENDPOINT, Parts())

@@ -27,7 +27,7 @@ from transformer_serving.desk.export.endpoint_json import LIMITS
 NAME = "writer"
 _OK, _BAD, _LARGE = {200}, {400, 422}, {413}
 _WORD = SECRET.decode()
-_PATIENCE_S = 60
+_PATIENCE_S = 180
 # A template that does with messages what templates do, and refuses what many refuse.
 _TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('none') }}"

@@ -22,7 +22,7 @@ SECRET = b"kettle"
 GOOD_BODY = json.dumps(GOOD).encode()
 CLOSED = 0
 # Above every time of the server's own: for a head, for a body, for a stalled one.
-_PATIENCE_S = 40.0
+_PATIENCE_S = 120.0
 _AT_ONCE = 16
 _PROBE = (
     b"POST /serve/ours HTTP/1.1\r\nhost: a\r\nx-request-id: probe\r\nconnection: close\r\n"

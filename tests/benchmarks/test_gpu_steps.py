@@ -433,7 +433,7 @@ def test_an_encoder_of_a_size_goes_through_the_large_steps(
     for module in (encoders, engines, stacks):
         monkeypatch.setattr(module, "BUILD", tmp_path)
     monkeypatch.setattr(engines, "BUNDLES", tmp_path / "bundles")
-    monkeypatch.setattr(stacks, "_PLAN", Plan(seconds=0.5, rounds=1, warm_up_s=0.2))
+    monkeypatch.setattr(stacks, "_PLAN", Plan(0.5, 1, warm_up_s=0.2, idle_within_s=0.0))
     folder = partial(encoders.made, "small", encoders.Size(layers=2, width=64))
     small = replace(encoders.LARGE, folder=folder)
     found = engines.parity("torch", "fp32", quiet, small)

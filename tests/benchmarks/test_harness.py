@@ -34,7 +34,7 @@ from transformer_serving.desk.step_report import StepReport
 pytestmark = [pytest.mark.long, pytest.mark.by_hand]
 
 ROOT = Path(__file__).parent.parent.parent
-SMALL = Plan(seconds=0.2, rounds=2, warm_up_s=0.2)
+SMALL = Plan(seconds=0.2, rounds=2, warm_up_s=0.2, idle_within_s=4.0)
 LOADS = [
     replace(load, clients=min(load.clients, 8)) for load in (SEED, SINGLE, BATCH, MIXED, PACED)
 ]

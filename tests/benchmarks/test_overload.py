@@ -97,7 +97,7 @@ def test_an_engine_is_overloaded_by_several_workers_with_texts_that_keep_it_busy
     def opened(report: Any, encoder: Any = encoders.MINILM) -> Any:
         models.append(encoder)
         runner = SimpleNamespace(text=lambda load: "a " * (load.tokens or 1))
-        return nullcontext(SimpleNamespace(site=None, runner=runner))
+        return nullcontext(SimpleNamespace(site=None, runner=runner, time_loop=lambda: None))
 
     monkeypatch.setattr(needs, "gpu", lambda: lack)
     monkeypatch.setattr(stacks, "opened", opened)

@@ -120,7 +120,7 @@ def test_a_run_is_of_the_moment_at_which_it_began(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(session, "close_site", lambda opened: None)
     now("at first")
     parts = {"part": lambda opened, report: 1}
-    found = session.bench(Plan(rounds=1), print, (), (), parts=parts)
+    found = session.bench(Plan(rounds=1, idle_within_s=0.0), print, (), (), parts=parts)
     assert (found.values["date"], found.values["commit"]) == ("at first", "at first")
     assert found.values["versions"] == {"torch": "at first"}
     assert found.values["machine"]["cores"] >= 1
@@ -140,7 +140,7 @@ def test_what_a_part_has_stored_stays_where_it_fails_later(
         raise Unusable("no memory")
 
     found = session.bench(
-        Plan(rounds=1), print, (), (), parts={"part": part},
+        Plan(rounds=1, idle_within_s=0.0), print, (), (), parts={"part": part},
         keep=lambda results: kept.append(results.values.get("part")),
     )  # fmt: skip
     assert found.values["part"] == {"first": 1}

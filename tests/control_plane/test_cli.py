@@ -71,7 +71,7 @@ def inference_app(environment: dict[str, str], service: str, folder: Path) -> It
 def _answers(url: str) -> bool:
     try:
         return requests.get(url, timeout=5).ok
-    except requests.ConnectionError:
+    except requests.RequestException:
         return False
 
 
@@ -86,7 +86,7 @@ def cli(clearml_environment: dict[str, str], tmp_path: Path) -> Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 0, done.stdout
         assert "Failed parsing response" not in done.stdout, done.stdout

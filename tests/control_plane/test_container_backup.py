@@ -63,7 +63,7 @@ class Container:
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [*self.command(before), name], input=given, env=self.environment,
-            capture_output=True, timeout=60, check=False,
+            capture_output=True, timeout=300, check=False,
         )  # fmt: skip
 
     def start(self) -> ClearmlApi:
@@ -71,12 +71,12 @@ class Container:
             [*self.command(), "serve"], env=self.environment, stderr=subprocess.DEVNULL
         )
         host = f"http://127.0.0.1:{self.port}"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             try:
                 requests.get(f"{host}/health", timeout=5)
                 break
-            except requests.ConnectionError:
+            except requests.RequestException:
                 time.sleep(0.1)
         return ClearmlApi(
             {
@@ -114,7 +114,7 @@ def test_what_was_backed_up_while_it_served_is_served_again_from_new_volumes(
     api = container.start()
     api.call("tasks.create", name="first", type="training")
     file = "http://127.0.0.1:{}/models/m.bin"
-    requests.post(file.format(container.port), files={"m.bin": b"weights"}, timeout=10)
+    requests.post(file.format(container.port), files={"m.bin": b"weights"}, timeout=60)
     stored = [path for path in (container.data / "files").rglob("*") if path.is_file()]
     (container.shared / "serving-id").write_text("the-service\n")
     done = container.run("backup")

@@ -44,7 +44,7 @@ def test_no_url_reads_outside_the_store(
     server: ServerProcess, token: str, pieces: list[str]
 ) -> None:
     # http.client sends the path as it is, where other clients would shorten it.
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("GET", "/f/" + "/".join(pieces), headers={"Authorization": token})
     assert connection.getresponse().status in (400, 404)
     connection.close()

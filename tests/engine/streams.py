@@ -110,7 +110,7 @@ def figures(server: TritonServer, model: str) -> dict[str, float]:
     from urllib.request import urlopen
 
     prefix = "transformer_serving_generation_"
-    with urlopen(f"http://{server.addresses.metrics}/metrics", timeout=10) as page:
+    with urlopen(f"http://{server.addresses.metrics}/metrics", timeout=60) as page:
         rows = page.read().decode().splitlines()
     return {
         row.split("{")[0].removeprefix(prefix): float(row.rsplit(" ", 1)[1])

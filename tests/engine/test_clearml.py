@@ -107,7 +107,7 @@ class Stack:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -158,7 +158,7 @@ class Stack:
     def _healthy(self) -> bool:
         try:
             return requests.get(f"http://127.0.0.1:{self.port}/health", timeout=2).ok
-        except requests.ConnectionError:
+        except requests.RequestException:
             return False
 
 

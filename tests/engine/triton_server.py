@@ -72,7 +72,7 @@ class TritonServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        wait_until(self.live, 30, lambda: self.log.read_text()[-3000:])
+        wait_until(self.live, 120, lambda: self.log.read_text()[-3000:])
 
     def _trace_options(self) -> list[str]:
         on = {ENDPOINT.name: self.traces} if self.traces else {}

@@ -68,7 +68,7 @@ class Server:
             )
         return self
 
-    def wait_for(self, path: str, seconds: float = 120) -> Server:
+    def wait_for(self, path: str, seconds: float = 300) -> Server:
         """Until the path answers anything but 503."""
         deadline = time.monotonic() + seconds
         while True:
@@ -96,7 +96,7 @@ class Server:
         path: str,
         body: Any = None,
         headers: Headers | None = None,
-        timeout_s: float = 30,
+        timeout_s: float = 60,
     ) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
@@ -137,14 +137,14 @@ class Server:
         if self.process.poll() is None:
             self.tell_to_stop()
             try:
-                self.process.wait(15)
+                self.process.wait(20)
             except subprocess.TimeoutExpired:
                 # One that was stopped cannot leave with its parent.
                 for process in psutil.Process(self.process.pid).children(recursive=True):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
                 self.process.kill()
-        return self.process.wait(15)
+        return self.process.wait(60)
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Session:
         service = self.environment["CLEARML_SERVING_TASK_ID"]
         done = subprocess.run(
             [sys.executable, "-m", "clearml_serving", f"--id={service}", *arguments],
-            env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=60,
+            env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=300,
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
@@ -231,7 +231,7 @@ def running_session(folder: Path) -> Iterator[Session]:
     try:
         done = subprocess.run(
             [sys.executable, str(ENDPOINTS / "register.py"), str(folder)], env=environment,
-            cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+            cwd=folder, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         found = re.search(r"^id=([0-9a-f]{32})$", done.stdout, re.MULTILINE)
         assert found, done.stdout + done.stderr

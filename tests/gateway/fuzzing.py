@@ -37,7 +37,7 @@ AT_FAULT = ("/serve/faulty", "/serve/panicking", "/serve/narrow")
 ENDPOINTS = ("texts", "vectors", "holdings", "missing", "nothing", "texts/1", "")
 KEYS = ("text", "text_pair", "inputs", "parameters", "timeout_ms", "truncate", "top_k", "x", "")
 GOOD = {"text": ["a kettle of tea", "rain on the roof"]}
-_ANSWER_S = 60
+_ANSWER_S = 120
 
 
 @dataclass(frozen=True)

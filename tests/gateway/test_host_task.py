@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.gateway.conftest import Session
-from transformer_serving.gateway.host.task import without_analysis
+from transformer_serving.gateway.host.task import lean_task
 
 _LOOK = """
 import importlib, json, os, sys
 import psutil
 from clearml import Task
+from clearml.backend_api.session import datamodel
 own = Task.init
 importlib.import_module(sys.argv[1])
 task = Task.current_task()
@@ -29,6 +30,8 @@ json.dump(
         "parsers": [name for name in sys.modules if name.startswith("clearml.utilities.pigar")],
         "requirements": bool(script and script.requirements),
         "init": Task.init == own,
+        "look_s": 1 / task._resource_monitor._sample_frequency,
+        "checks": hasattr(datamodel._CustomValidator.check_schema, "__wrapped__"),
         "children": len(psutil.Process().children()),
         "pauses": hasattr(Task._send.__func__, "waits"),
     },
@@ -59,6 +62,10 @@ def test_a_gateway_has_its_code_not_analysed_and_forks_no_reporter(session: Sess
         "parsers": [],
         "requirements": False,
         "init": True,
+        # Of the machine's figures, which the SDK reads twice a second by itself.
+        "look_s": 5.0,
+        # The SDK's schemas are checked once each (contract/worker/sdk_schemas.py).
+        "checks": True,
         "children": 0,
         # What ClearML refuses, it asks again after a pause (contract/worker/sdk_patience.py).
         "pauses": True,
@@ -76,13 +83,15 @@ def test_what_a_caller_says_stands_and_the_sdk_is_as_before() -> None:
         def init(cls, **options: Any) -> dict[str, Any]:
             return options
 
-    with without_analysis(Task):
+    with lean_task(Task):
         assert Task.init(task_name="a") == {
             "task_name": "a",
             "auto_connect_frameworks": {"detect_repository": False},
+            "auto_resource_monitoring": {"sample_frequency_per_sec": 0.2},
         }
-        assert Task.init(auto_connect_frameworks=True) == {"auto_connect_frameworks": True}
+        theirs = {"auto_connect_frameworks": True, "auto_resource_monitoring": False}
+        assert Task.init(**theirs) == theirs
     assert Task.init() == {}
-    with pytest.raises(OSError, match="gone"), without_analysis(Task):
+    with pytest.raises(OSError, match="gone"), lean_task(Task):
         raise OSError("gone")
     assert Task.init() == {}

@@ -272,7 +272,7 @@ def raw_exchange(server: Server, *pieces: bytes) -> bytes:
             for piece in pieces:
                 connection.sendall(piece)
             time.sleep(0.1)
-        connection.settimeout(10)
+        connection.settimeout(60)
         found = b""
         with contextlib.suppress(ConnectionResetError):
             while piece := connection.recv(65_536):

@@ -585,7 +585,7 @@ def test_another_ones_port_is_an_error(option: str) -> None:
         port = taken.getsockname()[1]
         done = subprocess.run(
             [sys.executable, "-c", code, "--port=0", f"{option}={port}"], cwd=ROOT,
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "error: cannot listen there: Address already in use\n"

@@ -178,7 +178,7 @@ def register(session: Session, folder: Path, names: list[str]) -> str:
     """A serving service of its own on the session's control plane; its id."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.gateway.endpoints.register_bundles", str(folder), *names],
-        env=session.environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        env=session.environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     found = re.search(r"^id=([0-9a-f]{32})$", done.stdout, re.MULTILINE)
     assert found, done.stdout + done.stderr

@@ -18,9 +18,11 @@ import pytest
 from click.testing import CliRunner
 
 from tests.engine.triton_server import wait_until
+from tests.free_ports import free_port_base
 from tests.small_disk import fill, small_disk
 from transformer_serving.contract.settings.preprocess import MAX_STREAMS, TRITON_HTTP
 from transformer_serving.contract.stack_line import MARK
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.doctor.finding import FAILURE, SKIPPED
 from transformer_serving.desk.doctor.machine import check_ports
@@ -33,6 +35,7 @@ from transformer_serving.desk.local.leftovers import end_processes, leftovers, l
 from transformer_serving.desk.local.parts import BY_NAME, beat_file
 from transformer_serving.desk.local.record import (
     Ports,
+    StackRecord,
     new_record,
     require_record,
     save_record,
@@ -361,6 +364,59 @@ def test_one_that_ends_soon_waits_and_up_starts_it_at_once(start: Start, tmp_pat
     assert pid is not None
     supervisor.start_part("triton")
     assert pid_of(supervisor, "triton") == pid
+
+
+# Answers once other parts have begun.
+_ANSWERS = """
+import http.server, os, time
+while not all(os.path.exists(f"../{name}.begun") for name in BESIDE):
+    time.sleep(0.05)
+class Ok(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", PORT), Ok).serve_forever()
+"""
+
+
+@pytest.mark.parametrize(
+    ("service", "beside"),
+    [(None, {"triton"}), ("own", {"triton", "controller", "watchdog"})],
+    ids=["first", "again"],
+)
+def test_what_needs_no_control_plane_starts_beside_it(
+    service: str | None,
+    beside: set[str],
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And all else once it answers, and there is a service."""
+    supervisor = start()
+    record = replace(
+        require_record(tmp_path), ports=Ports.from_base(free_port_base()), serving_id=service
+    )
+    for name in BY_NAME:
+        begins = f"open('../{name}.begun', 'w').close()\n{STAYS}"
+        (tmp_path / f"{name}.py").write_text(begins)
+    plane = f"BESIDE, PORT = {beside}, {record.ports.control_plane}\n{_ANSWERS}"
+    (tmp_path / "control-plane.py").write_text(plane)
+    wait, run = stack.wait_until_healthy, []
+
+    def running() -> set[str]:
+        return {name for name, process in supervisor.processes().items() if process.pid}
+
+    def waited(state: Path, of: StackRecord, keeper: Supervisor, names: tuple[str, ...]) -> None:
+        if names == ("control-plane",):
+            wait(state, of, keeper, names)
+        run.append(running())
+
+    monkeypatch.setattr(stack, "wait_until_healthy", waited)
+    monkeypatch.setattr(ClearmlCli, "create_service", lambda *_: "own")
+    started = stack._start_parts(tmp_path, record, supervisor, nothing)
+    everything = {"control-plane", "triton", "controller", "inference", "watchdog"}
+    assert run == [{"control-plane", *beside}, everything]
+    assert started.serving_id == "own"
 
 
 def test_who_starts_a_stack_that_is_stopped_meanwhile_hears_it(

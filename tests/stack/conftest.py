@@ -26,7 +26,7 @@ from transformer_serving.gateway.settings import ROOT_ENDPOINT
 
 ROOT = Path(__file__).parent.parent.parent
 # On a machine that stands still for seconds its callers wait: a 503 is to mean a change.
-_PATIENT = {"TRANSFORMER_SERVING_MAX_WAIT_S": "20"}
+PATIENT = {"TRANSFORMER_SERVING_MAX_WAIT_S": "20"}
 # The task of the endpoint that `POST /` asks, where there is one of every task.
 AT_THE_ROOT = "fill-mask"
 # clearml-serving's own command line; it only does not import torch, which takes two seconds.
@@ -81,7 +81,7 @@ class Stack:
         """The unmodified command line against this stack's service."""
         done = subprocess.run(
             [sys.executable, "-m", COMMAND, "--id", self.serving_id, *arguments],
-            env=self.environment(), capture_output=True, text=True, timeout=120, check=False,
+            env=self.environment(), capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -125,7 +125,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
     Its folder has a blank in its path, as that of a user may.
     """
-    with started(tmp_path_factory.mktemp("plain stack"), **_PATIENT) as running:
+    with started(tmp_path_factory.mktemp("plain stack"), **PATIENT) as running:
         yield running
 
 
@@ -143,7 +143,7 @@ def every_task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EveryTask]:
     from tests.stack.shown_tasks import NAMES, deploy_all
 
     folder = tmp_path_factory.mktemp("tasks")
-    settings = {**_PATIENT, ROOT_ENDPOINT.name: NAMES[AT_THE_ROOT]}
+    settings = {**PATIENT, ROOT_ENDPOINT.name: NAMES[AT_THE_ROOT]}
     with started(tmp_path_factory.mktemp("every-task"), **settings) as running:
         deploy_all(running, folder)
         yield EveryTask(running, folder)

@@ -94,7 +94,9 @@ def test_an_engine_that_is_killed_while_it_loads_is_loaded_again(
     triton = psutil.Process(struck.parts()["triton"]["pid"])
     older = set(triton.children(recursive=True))
     with load(struck.base, "struck", BODY, 4) as log, ThreadPoolExecutor() as pool:
-        deployed = pool.submit(struck.run, "deploy", str(bundle.folder), "--endpoint", "struck")
+        # Triton is started anew meanwhile, for which a busy machine takes its time.
+        arguments = ("deploy", str(bundle.folder), "--endpoint", "struck", "--timeout", "800")
+        deployed = pool.submit(struck.run, *arguments)
         first_engine_beside(triton, older).kill()
         deployed.result()
         number = bundle.manifest.bundle_version

@@ -217,7 +217,7 @@ def test_the_page_stops_what_it_asked(shown: Shown, tab: Tab) -> None:
     metrics = f"http://127.0.0.1:{shown.stack.base}/metrics"
 
     def ended() -> bool:
-        with urllib.request.urlopen(metrics, timeout=10) as answer:
+        with urllib.request.urlopen(metrics, timeout=60) as answer:
             rows = answer.read().decode().splitlines()
         return any("cut_sequences" in row and "disconnect" in row for row in rows) and any(
             "running_streams" in row and row.endswith(" 0.0") for row in rows

@@ -1,10 +1,11 @@
 """A decoupled model that answers tokens by a rule, for tests of what stands before it.
 
 The tokens are those of the prompt once more, one after the other and over again; the prompt's first
-token says how: see the marks. Slow steps, errors and silences come at the fourth token, errors of a
-mark that stands there twice in the place of the first. Of `every` three tokens are a message; where
-it stands there twice, the end is a message of its own, without tokens. The parameter `places` is
-how many run at once; without it all do.
+token says how: see the marks. Errors and silences come at the fourth token, errors of a mark that
+stands there twice in the place of the first. A step of `slow` takes 50 ms; where it stands there
+twice, a second. Of `every` three tokens are a message; where it stands there twice, the end is a
+message of its own, without tokens. The parameter `places` is how many run at once; without it all
+do.
 """
 
 import ctypes
@@ -91,7 +92,7 @@ class TritonPythonModel:
         made = 0
         wrong_at = 0 if ids[1:2] == [mark] else 3
         for at in range(0, most, size):
-            self.pause(sender, mark, at, identity)
+            self.pause(sender, ids[:2], at, identity)
             if self.is_left(sender, identity):
                 self.note("cancelled", made)
                 return self.send(sender, [], options, (CANCELLED, len(ids), made))
@@ -111,11 +112,11 @@ class TritonPythonModel:
                 return self.note("ended", made)
         return None
 
-    def pause(self, sender: Any, mark: int, at: int, identity: str) -> None:
+    def pause(self, sender: Any, marks: list[int], at: int, identity: str) -> None:
         """HANG: until it is left, or a file `on` is there."""
-        if mark == SLOW:
-            time.sleep(0.05)
-        while mark == HANG and at == 3 and not self.on.exists():
+        if marks[0] == SLOW:
+            time.sleep(1.0 if marks == [SLOW, SLOW] else 0.05)
+        while marks[0] == HANG and at == 3 and not self.on.exists():
             if self.is_left(sender, identity):
                 break
             time.sleep(0.05)

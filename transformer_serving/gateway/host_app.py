@@ -14,6 +14,7 @@ from transformer_serving.contract.worker.hidden_frameworks import hidden_framewo
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
 from transformer_serving.contract.worker.sdk_defaults import parse_defaults_without_comments
 from transformer_serving.contract.worker.sdk_patience import wait_between_tries
+from transformer_serving.contract.worker.sdk_schemas import check_schemas_once
 from transformer_serving.gateway.figures.file import keep_figures_with_room
 from transformer_serving.gateway.figures.metrics import tell_syncs
 from transformer_serving.gateway.host.code_files import fetch_beside
@@ -21,7 +22,7 @@ from transformer_serving.gateway.host.errors import answer_failed_calls
 from transformer_serving.gateway.host.faults import fence
 from transformer_serving.gateway.host.preprocess_gate import guard
 from transformer_serving.gateway.host.statistics import bound_statistics
-from transformer_serving.gateway.host.task import without_analysis
+from transformer_serving.gateway.host.task import lean_task
 from transformer_serving.gateway.rollout.figures import tell_rollouts
 
 # FastAPI's pages, whose scripts come from the internet; gateway/page/ has others.
@@ -33,8 +34,9 @@ os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
 # longer than the next gateway waits for it.
 os.environ.setdefault("CLEARML_BKG_THREAD_REPORT", "1")
 keep_figures_with_room()
-with hidden_frameworks(), without_analysis(importlib.import_module("clearml").Task):
+with hidden_frameworks(), lean_task(importlib.import_module("clearml").Task):
     parse_defaults_without_comments()
+    check_schemas_once()
     wait_between_tries()
     host: Any = importlib.import_module("clearml_serving.serving.main")
 host.app.router.routes[:] = [

@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_serving.contract.worker.open_streams import streams_ended
-from transformer_serving.gateway.asgi import Message, Receive, Send
+
+if TYPE_CHECKING:
+    from transformer_serving.gateway.asgi import Message, Receive, Send
 
 log = logging.getLogger("transformer_serving.gateway")
 # For ClearML's last reports, once no request is left or their time is over; without its server the

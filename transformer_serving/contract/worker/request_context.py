@@ -6,12 +6,14 @@ Tested by tests/preprocess/test_passage.py and tests/gateway/test_request_contex
 
 from __future__ import annotations
 
-from asyncio import Future
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_serving.contract.errors import ServingError, caller_left, worker_leaves
 from transformer_serving.contract.worker.process_wide import process_wide
+
+if TYPE_CHECKING:
+    from asyncio import Future
 
 # (x-request-id, traceparent or None); None where no gateway stands before the host's app. Where
 # traces are on, the traceparent is the gateway's own span's, or says that the request has none.

@@ -16,11 +16,13 @@ import sys
 from transformer_serving.contract.worker.hidden_frameworks import hidden_frameworks
 from transformer_serving.contract.worker.parsed_sections import parse_sections_once
 from transformer_serving.contract.worker.sdk_defaults import parse_defaults_without_comments
+from transformer_serving.contract.worker.sdk_schemas import check_schemas_once
 
 with hidden_frameworks():
     from clearml_serving.__main__ import main
 
 parse_defaults_without_comments()
+check_schemas_once()
 parse_sections_once()
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.gate.release import kit_version
-from transformer_serving.control_plane.integrity import DATABASE, note_of, quick_fault
 from transformer_serving.desk.http import UNIX, NoAnswer, ask_at
 from transformer_serving.desk.local.parts import (
     Part,
@@ -62,6 +61,8 @@ def part_status(
 
 def data_fault(state: Path) -> str | None:
     """Why the control plane's data cannot be served, with the fix; looked at once a change."""
+    from transformer_serving.control_plane.integrity import DATABASE, note_of
+
     folder = control_plane_data(state)
     read = folder / DATABASE, folder / f"{DATABASE}-wal", note_of(folder)
     return _fault_of(folder, *map(_changed, read))
@@ -69,6 +70,8 @@ def data_fault(state: Path) -> str | None:
 
 @lru_cache(maxsize=1)
 def _fault_of(folder: Path, *_changes: tuple[int, int]) -> str | None:
+    from transformer_serving.control_plane.integrity import quick_fault
+
     return quick_fault(folder)
 
 

@@ -1,5 +1,7 @@
 """The table of the stack's parts: what runs, in which order it starts, and how health is asked.
 
+What one part alone needs for its command is imported there: every start of each of them reads this.
+
 Tested by tests/stack/test_commands.py.
 """
 
@@ -11,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_serving.contract.gate.server_facts import TRITON_VARIABLE
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.clearml_tools.variables import without_clearml
 from transformer_serving.desk.local.record import (
@@ -21,8 +22,6 @@ from transformer_serving.desk.local.record import (
     StackRecord,
     clearml_environment,
 )
-from transformer_serving.desk.versions.lock import read_lock
-from transformer_serving.engine.container_commands import KEEP_TASKS_SECONDS
 from transformer_serving.gateway.settings import WORKERS
 
 GRACE_SECONDS = 30
@@ -120,6 +119,10 @@ def _triton(state: Path, record: StackRecord) -> Launch:
 
 
 def _controller(state: Path, record: StackRecord) -> Launch:
+    from transformer_serving.contract.gate.server_facts import TRITON_VARIABLE
+    from transformer_serving.desk.versions.lock import read_lock
+    from transformer_serving.engine.container_commands import KEEP_TASKS_SECONDS
+
     command = [
         sys.executable,
         "-P",

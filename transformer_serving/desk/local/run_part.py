@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 from transformer_serving.contract.stack_line import MARK
-from transformer_serving.desk.local.health import probe
 from transformer_serving.desk.local.parts import BY_NAME, Part
 from transformer_serving.desk.local.record import StackRecord, require_record
 
@@ -36,6 +35,9 @@ def main(arguments: list[str]) -> None:
 
 def wait_for(part: Part, record: StackRecord) -> None:
     """Return once the part answers; leave with an error after a bounded wait."""
+    # Of no use to the parts that wait for none.
+    from transformer_serving.desk.local.health import probe
+
     address, path = part.listens(record) or "", part.health or ""
     deadline = time.monotonic() + _WAIT_S
     while probe(address, path) == "does not answer":

@@ -12,11 +12,9 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.command_line import command_line
-from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
 from transformer_serving.desk.local.environment import unheard
@@ -47,12 +45,16 @@ from transformer_serving.desk.local.wanted import (
     wanted_record,
 )
 from transformer_serving.desk.step_report import StepReport
-from transformer_serving.desk.versions.lock import read_lock
+
+if TYPE_CHECKING:
+    from transformer_serving.desk.deploy.target import DeployTarget
 
 SERVICE = "transformer-serving"
 # For a part that ended meanwhile or never ran; and for one whose process lives on and is still
 # starting, as two workers with ten endpoints are for most of a minute on two busy cores.
 _WAIT_S, _STARTING_S = 60.0, 180.0
+# What is started before there is a serving service.
+_WITHOUT_SERVICE = ("control-plane", "triton")
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,10 @@ class Stack:
     unheard: tuple[str, ...] = ()
 
     def target(self) -> DeployTarget:
+        from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+        from transformer_serving.desk.deploy.target import DeployTarget
+        from transformer_serving.desk.versions.lock import read_lock
+
         environment = clearml_environment(self.record)
         return DeployTarget(
             cli=ClearmlCli(environment, self.record.serving_id),
@@ -125,22 +131,33 @@ def _start(state: Path, asked: Asked, report: StepReport, settings: Mapping[str,
 def _start_parts(
     state: Path, record: StackRecord, supervisor: Supervisor, report: StepReport
 ) -> StackRecord:
+    parts = parts_of(record)
+    without = (
+        _WITHOUT_SERVICE if record.serving_id is None else [p.name for p in parts if not p.needs]
+    )
     report("starting the control plane")
-    cli = ClearmlCli(clearml_environment(record))
-    if record.serving_id is None:
-        cli.prepare()
-    supervisor.start_part("control-plane")
+    # Beside it all that can: its start takes one core, and to create a service takes one longer.
+    for name in without:
+        supervisor.start_part(name)
     wait_until_healthy(state, record, supervisor, ("control-plane",))
     if record.serving_id is None:
         report("creating the serving service")
-        record = record.with_serving_id(cli.create_service(SERVICE))
+        record = record.with_serving_id(_new_service(record))
         save_record(state, record)
     report("starting Triton, the controller and the inference app")
-    names = tuple(part.name for part in parts_of(record))
-    for name in names[1:]:
-        supervisor.start_part(name)
+    names = tuple(part.name for part in parts)
+    for name in names:
+        if name not in without:
+            supervisor.start_part(name)
     wait_until_healthy(state, record, supervisor, names)
     return record
+
+
+def _new_service(record: StackRecord) -> str:
+    # It is half of what this file would import, for one start of each stack.
+    from transformer_serving.desk.clearml_tools.cli import ClearmlCli
+
+    return ClearmlCli(clearml_environment(record)).create_service(SERVICE)
 
 
 def wait_until_healthy(

@@ -181,8 +181,10 @@ class Service:
             beside = reload and not harms
             if self._jobs.is_free(model, beside=beside) and not waits:
                 self._start(model, action, now, proof=reload and model in to_prove)
-        if loaded is not None and not self._jobs:
+        if loaded is not None and not self._jobs and self._head_start_ends:
             self._head_start_ends = 0.0
+            # For the first sync, which nothing else is waited for.
+            self._wake.set()
 
     def _plan(
         self, loaded: Loaded | None, unproven: frozenset[str], now: float

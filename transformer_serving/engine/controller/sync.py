@@ -2,7 +2,7 @@
 
 The SDK may block for minutes, so it is asked in a thread of its own.
 
-Tested by tests/engine/test_service.py.
+Tested by tests/engine/test_sync.py and tests/engine/test_service.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from functools import partial
 
 from transformer_serving.contract.naming import SERVED, name_fault
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Problem, Served
@@ -45,6 +46,7 @@ class Sync:
         self._filter = endpoint_filter
         self._serving = serving
         self._asked: Future[Sequence[Served]] | None = None
+        self._told: Sequence[Served] | None = None
         self._started = float("-inf")
         # Of the last one that was answered: the seconds with answers before it was asked, and when
         # that was, on time.monotonic's clock. One value, as others read it in threads of theirs.
@@ -57,11 +59,16 @@ class Sync:
         self.error: str | None = None
 
     def start_when_due(self, wake: Callable[[], None]) -> None:
-        """Ask, unless it is too early or the last answer is still to come; `wake` when it comes."""
+        """Ask, unless it is too early or the last answer is still to come; `wake` when it comes and
+        is another one than before. What is not has the time until the next round."""
         if self._asked is None and time.monotonic() - self._started >= self._poll_s:
             self._started = time.monotonic()
             self._asked = self._pool.submit(self._control_plane.endpoints)
-            self._asked.add_done_callback(lambda _: wake())
+            self._asked.add_done_callback(partial(self._wake_for_news, wake))
+
+    def _wake_for_news(self, wake: Callable[[], None], asked: Future[Sequence[Served]]) -> None:
+        if self.error is not None or asked.exception() is not None or asked.result() != self._told:
+            wake()
 
     def answered_s(self) -> float:
         """The seconds in which ClearML has answered, up to when it was asked for its last answer:
@@ -106,7 +113,7 @@ class Sync:
 
     def _take_up(self, endpoints: Sequence[Served]) -> None:
         """Two addresses can mean one Triton name: who is served keeps it, the other is told."""
-        self.error, self.last = None, time.time()
+        self.error, self.last, self._told = None, time.time(), endpoints
         self._count()
         before = self.wanted or {}
         wanted: dict[str, Served] = {}

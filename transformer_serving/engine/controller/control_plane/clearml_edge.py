@@ -30,6 +30,7 @@ from transformer_serving.contract.worker.sdk_patience import (
     refusal,
     wait_between_tries,
 )
+from transformer_serving.contract.worker.sdk_schemas import check_schemas_once
 from transformer_serving.engine.controller.control_plane import serving_configuration
 from transformer_serving.engine.controller.control_plane.gone_tasks import GoneTasks
 from transformer_serving.engine.controller.control_plane.lost_adds import LostAdds
@@ -53,6 +54,7 @@ with hidden_frameworks():
     from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 
 parse_defaults_without_comments()
+check_schemas_once()
 parse_sections_once()
 wait_between_tries()
 _PAGE = 500
