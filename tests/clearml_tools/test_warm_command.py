@@ -228,9 +228,11 @@ def test_with_the_desk_what_waits_ends(
     gone(pids)
 
 
-def desk(folder: Path, address: str, *call: str) -> subprocess.Popen[str]:
+def desk(
+    folder: Path, address: str, *call: str, before: Callable[[], None] | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", DESK, address, *call], text=True,
+        [sys.executable, "-c", DESK, address, *call], text=True, preexec_fn=before,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path_with(folder), "TOLD": str(folder / "told")},
     )  # fmt: skip
@@ -250,6 +252,26 @@ def test_a_killed_process_is_a_call_that_failed(tmp_path: Path, address: str) ->
     gone(pids)
     (tmp_path / "clearml_serving" / "__main__.py").write_text("def main():\n    print('well')")
     assert tool.run("list") == "well\n"
+
+
+def test_one_that_was_killed_has_ended_by_the_next_call() -> None:
+    command = warm_command.WarmCommand(os.environ)
+    command.process.kill()
+    assert command.call(["list"], {}, PATIENCE_S) == (-signal.SIGKILL, "")
+    assert command.process.returncode == -signal.SIGKILL
+    command.end()
+
+
+def test_a_call_of_whoever_ignores_the_end_of_others_is_told_as_it_was(
+    tmp_path: Path, address: str
+) -> None:
+    in_its_place(tmp_path, "pass")
+    with desk(tmp_path, address, "call", before=ignore_ends) as process:
+        assert process.communicate(timeout=PATIENCE_S) == ("ready\n", "")
+
+
+def ignore_ends() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 def test_two_calls_at_a_time_do_not_wait_for_each_other(tmp_path: Path, address: str) -> None:

@@ -60,8 +60,9 @@ class WarmCommand:
                 self._calls.sendall(asked)
                 code = self._calls.recv(16)
             if not code:
-                # It was killed, and does not end its call.
+                # It was killed, and does not end its call; the next one finds that it is gone.
                 os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
             out.seek(0), err.seek(0)
             return int(code or -signal.SIGKILL), out.read() + err.read()
 
@@ -117,6 +118,8 @@ def main() -> None:
     # What is there by now is left alone by the calls, whose memory it is, too, until they write.
     gc.freeze()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Who began the desk may have it ignored, and then no end of a call could be asked for.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     while True:
         _, handed, _, _ = socket.recv_fds(calls, 1, 3)
         with calls.makefile("rb") as file:
