@@ -24,7 +24,6 @@ from contextlib import ExitStack, suppress
 from typing import IO
 
 _COMMAND = "transformer_serving.desk.clearml_tools.command"
-_END_S = 10.0
 
 
 class WarmCommand:
@@ -60,20 +59,15 @@ class WarmCommand:
                 self._calls.sendall(asked)
                 code = self._calls.recv(16)
             if not code:
-                # It was killed, and does not end its call; the next one finds that it is gone.
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
+                self.end()
             out.seek(0), err.seek(0)
             return int(code or -signal.SIGKILL), out.read() + err.read()
 
     def end(self) -> None:
         """At once, with its call."""
         self._calls.close()
-        # While it imports; after that it sees that nobody is there.
-        self.process.terminate()
-        try:
-            self.process.wait(_END_S)
-        except subprocess.TimeoutExpired:
+        if self.process.returncode is None:
+            # Its call outlives one that was killed, whose number stays its own until `wait`.
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
@@ -117,7 +111,6 @@ def main() -> None:
         importlib.import_module(_COMMAND)
     # What is there by now is left alone by the calls, whose memory it is, too, until they write.
     gc.freeze()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Who began the desk may have it ignored, and then no end of a call could be asked for.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     while True:
@@ -147,7 +140,6 @@ def main() -> None:
 
 def _become(arguments: list[str], environment: dict[str, str], handed: list[int]) -> None:
     """The command line itself, as in a new process."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     out, err, folder = handed
     os.dup2(out, 1)
     os.dup2(err, 2)
