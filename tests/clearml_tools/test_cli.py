@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.clearml_tools.stand_in_command import in_its_place, path_with
 from tests.doctor.conftest import answering
-from transformer_serving.desk.clearml_tools import cli
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli, upload_refusal
 from transformer_serving.desk.interruption import interruptible
 
@@ -40,7 +40,7 @@ PACKING = """
 import os, signal, tempfile, time
 _, packed = tempfile.mkstemp(prefix="model_package.", suffix=".zip")
 open(os.environ["TOLD"], "w").write(packed)
-os.kill(os.getppid(), signal.SIGTERM)
+os.kill(int(os.environ["DESK"]), signal.SIGTERM)
 time.sleep(600)
 """
 
@@ -48,16 +48,15 @@ time.sleep(600)
 def test_an_upload_that_is_ended_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "packing.py").write_text(PACKING)
+    in_its_place(tmp_path, PACKING)
     temporary, told = tmp_path / "temporary", tmp_path / "told"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr(cli, "_COMMAND", "packing")
     with answering(lambda path: (200, b"", {})) as address:
         tool = ClearmlCli(
             {
-                "CLEARML_API_HOST": address, "PYTHONPATH": str(tmp_path), "TOLD": str(told),
-                "TMPDIR": str(temporary),
+                "CLEARML_API_HOST": address, "PYTHONPATH": path_with(tmp_path), "TOLD": str(told),
+                "TMPDIR": str(temporary), "DESK": str(os.getpid()),
             }
         )  # fmt: skip
         with pytest.raises(KeyboardInterrupt), interruptible():
@@ -70,12 +69,11 @@ def test_a_command_reaches_the_server_that_it_is_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not the one that the shell's own variables lead to; those that name it are all kept."""
-    (tmp_path / "telling.py").write_text("import json, os\nprint(json.dumps(dict(os.environ)))\n")
-    monkeypatch.setattr(cli, "_COMMAND", "telling")
+    in_its_place(tmp_path, "import json, os\nprint(json.dumps(dict(os.environ)))\n")
     monkeypatch.setenv("CLEARML_AUTH_TOKEN", "another")
     monkeypatch.setenv("CLEARML_TASK_ID", "another")
     monkeypatch.setenv("CLEARML_CONFIG_FILE", "own.conf")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", path_with(tmp_path))
     with answering(lambda path: (200, b"", {})) as address:
         stack = {"CLEARML_API_HOST": address}
         told = json.loads(ClearmlCli(stack).run("list"))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -22,6 +23,7 @@ from transformer_serving.contract.rollout import (
     Plan,
     State,
 )
+from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.deploy.rollout_plans import Rollout
@@ -126,19 +128,23 @@ def test_what_was_wished_goes_on_after_ctrl_c(
     assert ("transformer-serving rollout abort texts" in output) == (command == "promote")
 
 
+@dataclass
+class Stack:
+    """One whose server nobody asks."""
+
+    cli: ClearmlCli = field(default_factory=lambda: ClearmlCli({}, "a1"))
+    key: str | None = None
+
+    def command(self, words: str) -> str:
+        return command_line(words)
+
+
 @pytest.mark.parametrize("options", [[], ["--detach"], ["--json"]], ids=["", "detach", "json"])
 def test_ctrl_c_while_older_bundles_leave_the_registry_ends_no_rollout(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan is written, and another deploy of this machine may be waited for."""
     plan = Plan("a1", "texts", 77, "new", "old", (1.0, 100.0), 60.0)
-
-    @dataclass
-    class Stack:
-        key: str | None = None
-
-        def command(self, words: str) -> str:
-            return command_line(words)
 
     def interrupted(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -151,6 +157,30 @@ def test_ctrl_c_while_older_bundles_leave_the_registry_ends_no_rollout(
     bundle = str(write_small(tmp_path / "bundle").folder)
     output = said(bundle, "--endpoint", "texts", *options, code=0)
     assert "it goes on; look: transformer-serving rollout status texts" in output
+
+
+def test_nothing_of_clearml_serving_waits_while_it_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may take hours."""
+    plan = Plan("a1", "texts", 77, "new", "old", (1.0, 100.0), 60.0)
+    begun: list[list[psutil.Process]] = []
+
+    def note(*_: object, **__: object) -> Rollout:
+        begun.append(importing())
+        return Rollout(plan, State("a1", OVER, outcome="promoted"))
+
+    desk = "transformer_serving.desk"
+    monkeypatch.setattr(f"{desk}.cli.rollout.deploy_target", lambda _: Stack())
+    monkeypatch.setattr(f"{desk}.deploy.rollout.start", note)
+    monkeypatch.setattr(f"{desk}.deploy.rollout.keep_newest", lambda *_: None)
+    monkeypatch.setattr(f"{desk}.deploy.rollout.watch", lambda *_: iter([note()]))
+    said(str(write_small(tmp_path / "bundle").folder), "--endpoint", "texts", code=0)
+    assert [len(found) for found in begun] == [1, 0]
+
+
+def importing() -> list[psutil.Process]:
+    return [one for one in psutil.Process().children() if "warm_command" in " ".join(one.cmdline())]
 
 
 def test_that_there_has_been_no_rollout_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

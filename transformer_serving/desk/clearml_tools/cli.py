@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
+from transformer_serving.desk.clearml_tools import warm_command
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.variables import without_clearml
 from transformer_serving.desk.failure import Failure
 
-_COMMAND = "transformer_serving.desk.clearml_tools.command"
 COMMAND_S = 300
 # What clearml-serving takes a service for that does not say.
 _UNVERSIONED = "1.0.0"
@@ -44,29 +42,31 @@ class ClearmlCli:
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> str:  # fmt: skip
         """Run one command; its output. Raises Failure with the last line when it fails."""
-        ClearmlApi(self.environment).wait()
         service = ["--id", self.serving_id] if self.serving_id else []
-        command = [sys.executable, "-P", "-m", _COMMAND, *service, *arguments]
+        command = warm_command.taken(self._variables())
         try:
-            done = subprocess.run(
-                command,
-                env={**without_clearml(os.environ), **self.environment, **variables},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
+            ClearmlApi(self.environment).wait()
+            code, output = command.call([*service, *arguments], variables, timeout_s)
+        except BaseException as error:
+            command.end()
+            if not isinstance(error, TimeoutError):
+                raise
             raise Failure(
                 f"clearml-serving {' '.join(arguments[:2])} did not end within {timeout_s:.0f} s; "
                 "look: transformer-serving doctor"
             ) from error
-        output = done.stdout + done.stderr
-        if done.returncode or "\nError" in f"\n{output}":
+        warm_command.keep(command)
+        if code or "\nError" in f"\n{output}":
             lines = output.strip().splitlines() or ["no output"]
             raise Failure(f"clearml-serving {' '.join(arguments[:2])} failed: {lines[-1]}")
         return output
+
+    def prepare(self) -> None:
+        """Have its process begin beside what comes before the first command."""
+        warm_command.keep(warm_command.taken(self._variables()))
+
+    def _variables(self) -> dict[str, str]:
+        return {**without_clearml(os.environ), **self.environment}
 
     def check_version(self) -> None:
         """Raises Failure (exit code 2) for a service that these commands would not change: one of

@@ -1,6 +1,7 @@
 """clearml-serving's own command line, unmodified.
 
-`python -m transformer_serving.desk.clearml_tools.command` is it.
+`python -m transformer_serving.desk.clearml_tools.command` is it; the desk's own calls come by
+warm_command.py.
 It imports torch and scikit-learn wherever they are installed, as they are beside `convert`: that
 costs two seconds a command, for engines that these commands do not touch. And it writes again the
 sections that it reads: what somebody had it take from this machine would stand in the task.

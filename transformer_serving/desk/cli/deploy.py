@@ -45,6 +45,7 @@ def deploy(bundle: Path, endpoint: str, timeout_s: float, keep: int, key: str | 
 
     opened = open_bundle(bundle)  # what is no bundle is refused before the stack is asked for
     target = replace(deploy_target(state), key=key)
+    target.cli.prepare()
     console = plain_console(stderr=as_json)
     with interruptible(), console.status("deploying") as line:
         done = deploy_bundle(
@@ -73,6 +74,7 @@ def rollback(endpoint: str, timeout_s: float, key: str | None, state: str | None
     from transformer_serving.desk.interruption import interruptible
 
     target = replace(deploy_target(state), key=key)
+    target.cli.prepare()
     console = plain_console(stderr=as_json)
     with interruptible(), console.status("rolling back") as line:
         done = rollback_endpoint(
@@ -97,8 +99,10 @@ def remove(endpoint: str, forget: bool, state: str | None, as_json: bool) -> Non
     from transformer_serving.desk.deploy.removal import remove as remove_endpoint
     from transformer_serving.desk.interruption import interruptible
 
+    target = deploy_target(state)
+    target.cli.prepare()
     with interruptible():
-        done = remove_endpoint(deploy_target(state), endpoint, forget=forget)
+        done = remove_endpoint(target, endpoint, forget=forget)
     if as_json:
         click.echo(json.dumps(asdict(done), indent=2))
         return

@@ -144,6 +144,7 @@ def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, 
     mirrored_share(opened, mirror, shadow=shadow)
     allowed = Allowed(harm / 100, p50, p99, confidence / 100, differ / 100, cosine)
     target = replace(deploy_target(state), key=key)
+    target.cli.prepare()
     console = plain_console(stderr=True)
     with interruptible(), console.status("rolling out") as line:
         begun = start_rollout(
@@ -225,6 +226,7 @@ def _after_plan(
     target: DeployTarget, begun: Rollout, keep: int, *, detach: bool, as_json: bool
 ) -> None:
     """What Ctrl-C ends well: the rollout goes on. Each change is printed, for JSON the last."""
+    from transformer_serving.desk.clearml_tools import warm_command
     from transformer_serving.desk.cli.progress import plain_console
     from transformer_serving.desk.deploy.rollout import keep_newest, watch
     from transformer_serving.desk.interruption import interruptible
@@ -233,6 +235,8 @@ def _after_plan(
     try:
         with interruptible(), plain_console(stderr=True).status(waiting):
             keep_newest(target, begun.plan, keep)
+            # To watch may take hours, and asks clearml-serving for nothing.
+            warm_command.end_waiting()
         for last in () if detach else watch(target, begun.plan):
             if not as_json:
                 _print(last, as_json=False)

@@ -47,6 +47,7 @@ from transformer_serving.desk.local.wanted import (
 from transformer_serving.desk.step_report import StepReport
 
 if TYPE_CHECKING:
+    from transformer_serving.desk.clearml_tools.cli import ClearmlCli
     from transformer_serving.desk.deploy.target import DeployTarget
 
 SERVICE = "transformer-serving"
@@ -139,10 +140,12 @@ def _start_parts(
     # Beside it all that can: its start takes one core, and to create a service takes one longer.
     for name in without:
         supervisor.start_part(name)
+    if record.serving_id is None:
+        _cli(record).prepare()
     wait_until_healthy(state, record, supervisor, ("control-plane",))
     if record.serving_id is None:
         report("creating the serving service")
-        record = record.with_serving_id(_new_service(record))
+        record = record.with_serving_id(_cli(record).create_service(SERVICE))
         save_record(state, record)
     report("waiting for Triton, the controller and the inference app")
     names = tuple(part.name for part in parts)
@@ -153,11 +156,11 @@ def _start_parts(
     return record
 
 
-def _new_service(record: StackRecord) -> str:
+def _cli(record: StackRecord) -> ClearmlCli:
     # It is half of what this file would import, for one start of each stack.
     from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 
-    return ClearmlCli(clearml_environment(record)).create_service(SERVICE)
+    return ClearmlCli(clearml_environment(record))
 
 
 def wait_until_healthy(
