@@ -38,7 +38,9 @@ told.with_suffix(".new").rename(told)
 time.sleep(600)
 """
 DESK = """
-import sys
+import signal, sys
+# What runs the tests in the background may have it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 cli = ClearmlCli({"CLEARML_API_HOST": sys.argv[1]})
 cli.prepare()
