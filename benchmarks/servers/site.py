@@ -16,7 +16,8 @@ import psutil
 
 from benchmarks.servers import tritons
 from benchmarks.servers.models import TORCH_TEXT, Models, build_models
-from benchmarks.servers.process import Unusable, tree
+from benchmarks.servers.process import Unusable
+from benchmarks.servers.stack_processes import stack_processes
 from benchmarks.servers.tritons import Triton
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
@@ -25,7 +26,6 @@ from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.local.free_ports import free_row
 from transformer_serving.desk.local.parts import sdk_variables
 from transformer_serving.desk.local.record import require_record
-from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.desk.step_report import StepReport
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,19 +86,17 @@ class Site:
         }
 
     def processes(self) -> dict[str, list[psutil.Process]]:
-        """By name those of the stack, of its parts and of the null engine, with all below them; who
-        has several names has the last. Raises SilentSupervisor."""
-        found = {"the stack": tree(int((self.state / "supervisor.pid").read_text("utf-8")))}
-        for name, part in Supervisor(self.state).processes().items():
-            found[f"the stack's {name}"] = tree(part.pid) if part.pid else []
+        """By name those of the stack's parts and of the null engine, with all below them. Raises
+        SilentSupervisor."""
+        stack = stack_processes(self.state)
+        found = {f"the stack's {name}": processes for name, processes in stack.items()}
         if self.null is not None:
             found[self.null.child.name] = self.null.child.tree()
         return found
 
     def triton_pid(self) -> int:
         """The stack's Triton."""
-        status = json.loads(stack_command("status", self.state, "--json"))
-        return next(int(row["pid"]) for row in status["parts"] if row["name"] == "triton")
+        return stack_processes(self.state)["triton"][0].pid
 
 
 def open_site(

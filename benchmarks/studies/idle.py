@@ -17,9 +17,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.report.tables import table
-from benchmarks.servers.process import tree
+from benchmarks.servers.stack_processes import stack_processes
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local.parts import PARTS
 from transformer_serving.desk.local.supervision import Supervisor
 
 _MB = 1e6
@@ -47,14 +46,7 @@ def use_of(processes: Iterable[psutil.Process]) -> PartUse:
 
 
 def _parts_now(state: Path) -> Mapping[str, PartUse]:
-    found = Supervisor(state).processes()
-    own = int((state / "supervisor.pid").read_text("utf-8"))
-    used = {"supervisord": use_of([psutil.Process(own)])}
-    for part in PARTS:
-        process = found.get(part.name)
-        if process is not None and process.pid is not None:
-            used[part.name] = use_of(tree(process.pid))
-    return used
+    return {name: use_of(processes) for name, processes in stack_processes(state).items()}
 
 
 def measure(state: Path, seconds: float) -> dict[str, dict[str, float]]:

@@ -56,8 +56,9 @@ class Part:
 
     `address` is where it listens, host:port or unix:/path; there `health` says whether it is
     ready and `live` answers while it runs. All are None for a part without a listener, which
-    shows a heartbeat instead. `needs` are parts that must answer before it starts. `version` is
-    where it says its own, a path and the keys within the answer; the kit's where it says none.
+    shows a heartbeat instead. `needs` are parts that must answer before it starts, and one that
+    `needs_service` is of a serving service, which a first start creates. `version` is where it
+    says its own, a path and the keys within the answer; the kit's where it says none.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Part:
     health: str | None
     live: str | None
     needs: tuple[str, ...] = ()
+    needs_service: bool = False
     version: tuple[str, ...] = ()
 
     def listens(self, record: StackRecord) -> str | None:
@@ -245,7 +247,7 @@ PARTS = (
         "/v2/health/live",
         version=("/v2", "version"),
     ),
-    Part("controller", _controller, None, None, None),
+    Part("controller", _controller, None, None, None, needs_service=True),
     # Without an answer ClearML's SDK would hold the app's start back, without a word.
     Part(
         "inference",
@@ -254,6 +256,7 @@ PARTS = (
         "/health/ready",
         "/health/live",
         needs=("control-plane",),
+        needs_service=True,
         version=("/openapi.json", "info", "version"),
     ),
     Part(

@@ -54,8 +54,6 @@ SERVICE = "transformer-serving"
 # For a part that ended meanwhile or never ran; and for one whose process lives on and is still
 # starting, as two workers with ten endpoints are for most of a minute on two busy cores.
 _WAIT_S, _STARTING_S = 60.0, 180.0
-# What is started before there is a serving service.
-_WITHOUT_SERVICE = ("control-plane", "triton")
 
 
 @dataclass(frozen=True)
@@ -132,13 +130,11 @@ def _start(state: Path, asked: Asked, report: StepReport, settings: Mapping[str,
 def _start_parts(
     state: Path, record: StackRecord, supervisor: Supervisor, report: StepReport
 ) -> StackRecord:
-    parts = parts_of(record)
-    without = (
-        _WITHOUT_SERVICE if record.serving_id is None else [p.name for p in parts if not p.needs]
-    )
+    names = tuple(part.name for part in parts_of(record))
+    at_once = _startable(record)
     report("starting the control plane")
     # Beside it all that can: its start takes one core, and to create a service takes one longer.
-    for name in without:
+    for name in at_once:
         supervisor.start_part(name)
     if record.serving_id is None:
         _cli(record).prepare()
@@ -148,12 +144,21 @@ def _start_parts(
         record = record.with_serving_id(_cli(record).create_service(SERVICE))
         save_record(state, record)
     report("waiting for Triton, the controller and the inference app")
-    names = tuple(part.name for part in parts)
     for name in names:
-        if name not in without:
+        if name not in at_once:
             supervisor.start_part(name)
     wait_until_healthy(state, record, supervisor, names)
     return record
+
+
+def _startable(record: StackRecord) -> tuple[str, ...]:
+    """Parts that wait for no other one, and for no service that is still to be created."""
+    created = record.serving_id is not None
+    return tuple(
+        part.name
+        for part in parts_of(record)
+        if not part.needs and (created or not part.needs_service)
+    )
 
 
 def _cli(record: StackRecord) -> ClearmlCli:
