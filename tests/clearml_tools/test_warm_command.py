@@ -190,6 +190,20 @@ def test_another_environment_has_another_process(
     assert len(others()) == 1
 
 
+def test_before_there_is_a_service_and_with_one_it_is_the_same_process(
+    tmp_path: Path, address: str
+) -> None:
+    """As on a first start, which creates one between its calls."""
+    in_its_place(
+        tmp_path, "import os; print(os.getppid(), os.environ.get('CLEARML_SERVING_TASK_ID'))"
+    )
+    surroundings = {"CLEARML_API_HOST": address, "PYTHONPATH": path_with(tmp_path)}
+    without, none = ClearmlCli(surroundings).run("list").split()
+    served = ClearmlCli({**surroundings, "CLEARML_SERVING_TASK_ID": "one"}, "one")
+    assert (none, served.run("list").split()) == ("None", [without, "one"])
+    assert ClearmlCli(surroundings).run("list").split() == [without, "None"]
+
+
 def test_a_call_that_outlives_its_limit_is_killed_with_what_it_started(
     tmp_path: Path, address: str
 ) -> None:

@@ -59,8 +59,9 @@ def test_routes_and_what_is_not_served_are_told() -> None:
         "parts": [],
         "endpoints": [],
         "routes": [
-            {"endpoint": "half[/]", "prefix": None, "arms": arms},
-            {"endpoint": "none", "prefix": "x", "arms": []},
+            {"endpoint": "half[/]", "prefix": None, "arms": arms, "leads_somewhere": True},
+            {"endpoint": "none", "prefix": "x", "arms": [], "leads_somewhere": False},
+            {"endpoint": "idle", "prefix": None, "arms": arms[1:], "leads_somewhere": False},
         ],
         "unserved": [{"id": "0" * 32, "name": "one more", "endpoints": ["c", "d"]}],
         "rollouts": [],
@@ -71,7 +72,8 @@ def test_routes_and_what_is_not_served_are_told() -> None:
     Console(file=page, width=300).print(_status_tables(Path("/w/.stack"), values))
     text = page.getvalue()
     assert "canary route half[/]: a/1 0.25, b 0.75 (not there)" in text
-    assert "canary route none: leads nowhere" in text
+    assert "canary route none: leads nowhere\n" in re.sub(" *\n", "\n", text)
+    assert "canary route idle: leads nowhere: b 0.75 (not there)" in text
     assert f"service 'one more' ({'0' * 32}) is not served" in text
     assert "answer nobody: c, d" in text
 

@@ -229,6 +229,19 @@ def test_a_python_without_a_shared_library_is_refused_before_anything_is_built(
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.parametrize("demo", [(), ("--demo",)])
+def test_without_a_triton_the_line_that_installs_it_comes_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(stack, "demo_bundles", lambda *_: pytest.fail("it was built"))
+    elsewhere = [one for one in sys.path if not Path(one or ".", "pytriton").exists()]
+    monkeypatch.setattr(sys, "path", elsewhere)
+    done = CliRunner().invoke(main, ["up", *demo, "--state", str(tmp_path / "state")])
+    assert done.exit_code == 2
+    assert "pip install --no-deps nvidia-pytriton==" in done.output
+    assert not (tmp_path / "state").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [

@@ -106,9 +106,16 @@ def test_a_route_to_what_is_not_there_is_named(
     [
         (Route("r", None, (Arm("a", 0.5, False), Arm("b", 0.5, False))), "a, b: none is there"),
         (Route("r", "x", ()), "no endpoint begins with x"),
-        (Route("r", None, ()), "its weights are not one number for each of its endpoints"),
+        (
+            Route("r", None, ()),
+            "it has a prefix beside its endpoints, or not one number as weight for each of them",
+        ),
+        (
+            Route("r", None, (Arm("a", 0.0, True), Arm("b", 1.0, False))),
+            "a: there, and without a weight",
+        ),
     ],
-    ids=["none there", "prefix", "weights"],
+    ids=["none there", "prefix", "weights", "no weight"],
 )
 def test_a_route_that_leads_nowhere_says_why(route: Route, why: str) -> None:
     (found,) = _of_route(route)

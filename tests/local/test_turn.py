@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.triton_server import wait_until
+from transformer_serving.desk.clearml_tools.cli import COMMAND_S
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import stack, turn
 from transformer_serving.desk.local.record import Ports, StackRecord, load_record, save_record
@@ -37,6 +38,10 @@ def test_the_second_waits_for_the_first(tmp_path: Path) -> None:
     waiting.join(20)
     assert order == ["first", "second"]
     assert said[0].startswith("waiting for process ")
+
+
+def test_the_longest_start_is_waited_for() -> None:
+    assert turn._WAIT_S > 2 * stack._STARTING_S + COMMAND_S
 
 
 def test_who_keeps_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

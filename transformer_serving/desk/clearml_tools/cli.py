@@ -19,6 +19,7 @@ from transformer_serving.desk.clearml_tools.variables import without_clearml
 from transformer_serving.desk.failure import Failure
 
 COMMAND_S = 300
+_SERVICE = "CLEARML_SERVING_TASK_ID"
 # What clearml-serving takes a service for that does not say.
 _UNVERSIONED = "1.0.0"
 _ID = r"([0-9a-f]{32})"
@@ -44,9 +45,10 @@ class ClearmlCli:
         """Run one command; its output. Raises Failure with the last line when it fails."""
         service = ["--id", self.serving_id] if self.serving_id else []
         command = warm_command.taken(self._variables())
+        own = {name: value for name, value in self.environment.items() if name == _SERVICE}
         try:
             ClearmlApi(self.environment).wait()
-            code, output = command.call([*service, *arguments], variables, timeout_s)
+            code, output = command.call([*service, *arguments], {**own, **variables}, timeout_s)
         except BaseException as error:
             command.end()
             if not isinstance(error, TimeoutError):
@@ -66,7 +68,9 @@ class ClearmlCli:
         warm_command.keep(warm_command.taken(self._variables()))
 
     def _variables(self) -> dict[str, str]:
-        return {**without_clearml(os.environ), **self.environment}
+        """Of a process for this server, whichever service a call is of: it is made before one."""
+        whole = {**without_clearml(os.environ), **self.environment}
+        return {name: value for name, value in whole.items() if name != _SERVICE}
 
     def check_version(self) -> None:
         """Raises Failure (exit code 2) for a service that these commands would not change: one of

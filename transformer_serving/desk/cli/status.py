@@ -108,7 +108,9 @@ def _arms(route: dict[str, Any]) -> str:
         f"{arm['endpoint']} {arm['weight']:g}{'' if arm['is_there'] else ' (not there)'}"
         for arm in route["arms"]
     ]
-    return ", ".join(arms) or "leads nowhere"
+    if route["leads_somewhere"]:
+        return ", ".join(arms)
+    return "leads nowhere" + (f": {', '.join(arms)}" if arms else "")
 
 
 def _down(state: Path) -> Text:

@@ -47,13 +47,12 @@ def _unserved(service: Unserved, subject: Subject) -> Finding:
 def _of_route(route: Route) -> Findings:
     again = (
         f'remove it, clearml-serving --id "$CLEARML_SERVING_TASK_ID" model remove --endpoint '
-        f"{route.endpoint}, and add it again with endpoints that are there"
+        f"{route.endpoint}, and add it again with endpoints that are there, and weights above 0"
     )
-    lost = [arm for arm in route.arms if not arm.is_there]
-    if len(lost) == len(route.arms):
+    if not route.leads_somewhere:
         yield warning(f"canary route {route.endpoint} leads nowhere: {_why_nowhere(route)}", again)
         return
-    for arm in lost:
+    for arm in (arm for arm in route.arms if not arm.is_there):
         yield warning(
             f"canary route {route.endpoint} names {arm.endpoint}, which is not there: its share, "
             f"weight {arm.weight:g}, goes to the others",
@@ -62,11 +61,14 @@ def _of_route(route: Route) -> Findings:
 
 
 def _why_nowhere(route: Route) -> str:
+    there = [arm.endpoint for arm in route.arms if arm.is_there]
+    if there:
+        return f"{', '.join(there)}: there, and without a weight"
     if route.arms:
         return f"{', '.join(arm.endpoint for arm in route.arms)}: none is there"
     if route.prefix:
         return f"no endpoint begins with {route.prefix}"
-    return "its weights are not one number for each of its endpoints"
+    return "it has a prefix beside its endpoints, or not one number as weight for each of them"
 
 
 def _of_settings(services: Services, started_with: Mapping[str, str]) -> Findings:

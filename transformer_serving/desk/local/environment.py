@@ -106,13 +106,15 @@ def stop_seconds(environment: Mapping[str, str]) -> int:
     return max(PART_STOP_S, math.ceil(needed) + _LEAVE_S)
 
 
-def check_libpython() -> None:
-    """Triton's models do not start without it, and Triton ends. Raises Failure (exit code 2)."""
+def check_triton() -> None:
+    """That there is one, and what its models do not start without. Raises Failure (exit code 2)."""
     # Here, as the control plane's image has no engine.
+    from transformer_serving.engine.backend_directory import pytriton_tritonserver
     from transformer_serving.engine.errors import EngineError
     from transformer_serving.engine.libpython import libpython_folder
 
     try:
+        pytriton_tritonserver()
         libpython_folder()
     except EngineError as error:
         raise Failure(str(error), exit_code=2) from None

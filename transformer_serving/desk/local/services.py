@@ -7,7 +7,7 @@ Tested by tests/doctor/test_services.py.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -39,13 +39,21 @@ class Arm:
 class Route:
     """A canary route; `prefix` is of the endpoints that it chooses by itself, else None.
 
-    A route whose weights are not as many as its endpoints, or no numbers, has no arms:
-    clearml-serving does not take it.
+    A route that names endpoints and a prefix, or whose weights are not as many as its endpoints or
+    no numbers, has no arms: clearml-serving does not take it.
     """
 
     endpoint: str
     prefix: str | None
     arms: tuple[Arm, ...]
+
+    @property
+    def leads_somewhere(self) -> bool:
+        """Whether those that are there have a weight; else no worker serves it."""
+        return sum(arm.weight for arm in self.arms if arm.is_there) > 0
+
+    def stored(self) -> dict[str, Any]:
+        return {**asdict(self), "leads_somewhere": self.leads_somewhere}
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,9 @@ def _routes(canary: Mapping[str, Mapping[str, Any]], endpoints: Collection[str])
         listed = row.get("load_endpoints")
         named = [str(one) for one in listed] if isinstance(listed, list) else []
         prefix = str(row.get("load_endpoint_prefix") or "") or None
+        if prefix and named:
+            yield Route(name, None, ())
+            continue
         if prefix:
             begun = [one for one in endpoints if one.startswith(prefix)]
             named = sorted(begun, key=_by_version, reverse=True)[: len(weights)]

@@ -257,7 +257,7 @@ def status(state: Path, record: StackRecord) -> dict[str, Any]:
         "serving_id": record.serving_id,
         "parts": [asdict(row) for row in parts],
         "endpoints": health.endpoint_rows(state) if processes else [],
-        "routes": [asdict(row) for row in services.routes] if services else [],
+        "routes": [row.stored() for row in services.routes] if services else [],
         "unserved": [asdict(row) for row in services.unserved] if services else [],
         "rollouts": health.rollout_rows(state) if processes else [],
         "open_tritons": [asdict(row) for row in open_tritons(os.environ, own=record.triton.http)],

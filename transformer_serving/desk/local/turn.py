@@ -16,8 +16,9 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.file_lock import taken
 from transformer_serving.desk.step_report import StepReport
 
-# An `up` that succeeds or gives up has done so by then.
-_WAIT_S = 180.0
+# An `up` that succeeds or gives up has done so by then: it waits twice for parts that go on
+# starting (local/stack.py), and once for a command of clearml-serving (clearml_tools/cli.py).
+_WAIT_S = 720.0
 # Who stops the stack goes on then, as whoever has the turn may itself wait for what is stopped.
 _INSISTS_S = 10.0
 

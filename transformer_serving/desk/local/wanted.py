@@ -16,9 +16,9 @@ from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
 from transformer_serving.desk.local.environment import (
-    check_libpython,
     check_open_files,
     check_settings,
+    check_triton,
 )
 from transformer_serving.desk.local.free_ports import free_row
 from transformer_serving.desk.local.leftovers import has_leftovers
@@ -75,7 +75,7 @@ def provided(state: Path, *, watched: bool) -> tuple[str, ...]:
     # Whose folder it is comes first; then what is missing is said before one is made.
     load_record(state)
     check_open_files()
-    check_libpython()
+    check_triton()
     check_settings(os.environ)
     watchers = monitoring.chosen(os.environ) if watched else ()
     make_private(state)
