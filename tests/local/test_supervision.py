@@ -381,7 +381,7 @@ http.server.HTTPServer(("127.0.0.1", PORT), Ok).serve_forever()
 
 @pytest.mark.parametrize(
     ("service", "beside"),
-    [(None, {"triton"}), ("own", {"triton", "controller", "watchdog"})],
+    [(None, {"triton", "watchdog"}), ("own", {"triton", "controller", "watchdog"})],
     ids=["first", "again"],
 )
 def test_what_needs_no_control_plane_starts_beside_it(
