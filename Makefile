@@ -120,8 +120,10 @@ reliability-demo: $(VENV)/.dev
 	$(BIN)/python -m tests.stack.reliability --only demo
 
 # Needs Linux and, to install or start what is missing, root on Debian: a Docker Engine, compose.
+# In two processes, as most of it waits for containers to be healthy; more stacks at once make each late.
+test-compose: PROCESSES = 2
 test-compose: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/compose --durations=15 $(PYTEST)
+	$(BIN)/python -m pytest $(BESIDE) tests/compose --durations=15 $(PYTEST)
 
 # A real API server, scheduler, kubelet and the rest, built once into build/kubernetes, on a Docker
 # Engine. Needs what test-compose needs; a quarter of an hour for the build, and as much for the tests.

@@ -62,6 +62,10 @@ _STACKS = {
 _SHARING = {
     f"tests/stack/test_{name}.py": fixture for fixture, names in _STACKS.items() for name in names
 }
+# In containers they share a stack, and what they measure is written down by one process.
+_SHARING |= {
+    f"tests/compose/test_{name}.py": "containers" for name in ("images", "stack", "stack_doctor")
+}
 
 # What takes longest, longest first: begun last, it would keep a process busy and the others idle.
 # Of make test are "stack", ten_thousand, and from test_architectures on: only those of few tests.
@@ -74,6 +78,7 @@ _LONGEST = (
     "tests/stack/test_changes.py", "tests/stack/test_watch.py", "tests/stack/test_monitoring.py",
     "tests/test_architectures.py", "tests/engine/test_language_model_proof.py",
     "tests/test_hangs.py", "tests/gateway/test_fuzz.py", "tests/gateway/test_wrong_engine.py",
+    "tests/compose/test_documented.py", "containers", "tests/compose/test_network_address.py",
 )  # fmt: skip
 
 # What the tests of these folders share are servers. Its files run one after the other, so that no

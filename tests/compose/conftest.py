@@ -16,7 +16,7 @@ import pytest
 
 from tests.compose.figures import FIGURES, ComposeFigures
 from tests.compose.load import Load
-from tests.compose.machine import docker_engine, pip_configuration, run
+from tests.compose.machine import docker_engine, locked, pip_configuration, run
 from tests.compose.stand_ins import make_stand_ins
 from tests.free_ports import free_ports
 from transformer_serving.desk.demo import build_demo_models
@@ -137,7 +137,9 @@ def build_images(folder: Path) -> Compose:
     compose = Compose(
         "build", env_file(folder / "build.env", secrets_of_builds()), ["compose.yaml"], 0
     )
-    compose.run("build")
+    # Of two processes the second finds every layer made.
+    with locked("images"):
+        compose.run("build")
     return compose
 
 

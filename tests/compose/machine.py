@@ -1,20 +1,23 @@
 """Makes a Debian machine ready with a Docker Engine and compose; root installs what is missing.
 
-What already runs is used as it is; only a daemon that was started here is stopped again.
+What already runs is used as it is; only a daemon that was started here is stopped again, once no
+other process of tests uses it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.doctor.containers import COMPOSE_MIN
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,33 +54,55 @@ def _installed(package: str) -> bool:
 
 
 @contextmanager
+def locked(what: str, mode: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """One process of tests at a time, or with LOCK_SH several but none that wants to be alone."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / f"{what}.lock").open("w") as lock:
+        fcntl.flock(lock, mode)
+        yield
+
+
+@contextmanager
 def docker_engine(*options: str) -> Iterator[None]:
-    """A daemon that answers: the machine's, or one of our own for as long as the block runs.
+    """A daemon that answers: the machine's, another process's of the tests, or one of our own until
+    the block has run and nobody else uses it.
 
     `options`: of our own dockerd.
     """
-    if not answers():
-        install("docker.io", "iptables", "ca-certificates")
-    use_compose()
-    if answers():
+    with ExitStack() as stack:
+        with locked("engine"):
+            if not answers():
+                install("docker.io", "iptables", "ca-certificates")
+            use_compose()
+            if not answers():
+                stack.callback(_end, _started(options))
+            stack.enter_context(locked("engine-use", fcntl.LOCK_SH))
         yield
-        return
+
+
+def _started(options: Sequence[str]) -> subprocess.Popen[bytes]:
     assert os.geteuid() == 0, "no Docker Engine answers, and only root can start one"
-    BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "dockerd.log").open("wb") as log:
         daemon = subprocess.Popen(
             ["dockerd", f"--data-root={BUILD / 'docker'}", *options], stdout=log, stderr=log
         )
-        try:
-            deadline = time.monotonic() + _DAEMON_S
-            while not answers():
-                assert daemon.poll() is None, f"dockerd ended; see {log.name}"
-                assert time.monotonic() < deadline, f"dockerd does not answer; see {log.name}"
-                time.sleep(0.5)
-            yield
-        finally:
-            daemon.terminate()
-            daemon.wait(60)
+    try:
+        deadline = time.monotonic() + _DAEMON_S
+        while not answers():
+            assert daemon.poll() is None, f"dockerd ended; see {log.name}"
+            assert time.monotonic() < deadline, f"dockerd does not answer; see {log.name}"
+            time.sleep(0.5)
+    except BaseException:
+        daemon.terminate()
+        raise
+    return daemon
+
+
+def _end(daemon: subprocess.Popen[bytes]) -> None:
+    """Nobody begins to use it meanwhile."""
+    with locked("engine"), locked("engine-use"):
+        daemon.terminate()
+        daemon.wait(60)
 
 
 def answers() -> bool:
@@ -177,12 +202,12 @@ def pip_configuration() -> tuple[Path, Path]:
         if name in rows and "file:" not in rows[name]
     ]
     bundle = BUILD / "ca-bundle.crt"
-    bundle.write_bytes(Path(certificates).read_bytes() if certificates else b"")
+    # Another process may have a build read them.
+    replace_file(bundle, Path(certificates).read_bytes() if certificates else b"")
     if certificates:
         lines.append("cert = /run/ca-bundle.crt")
     configuration = BUILD / "pip.conf"
-    configuration.write_text("\n".join(lines) + "\n")
-    configuration.chmod(0o600)
+    replace_file(configuration, "\n".join(lines) + "\n", mode=0o600)
     return configuration, bundle
 
 

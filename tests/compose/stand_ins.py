@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.compose.machine import BUILD, ROOT, debian_mirror, install, run
+from tests.compose.machine import BUILD, ROOT, debian_mirror, install, locked, run
 from transformer_serving.desk.versions.lock import Lock, read_lock
 
 LABEL = "transformer-serving.stand-in"
@@ -133,7 +133,11 @@ def stand_ins(lock: Lock) -> dict[str, StandIn]:
 
 def make_stand_ins() -> list[str]:
     """Make what is missing; the names of all that are stand-ins."""
-    lock = read_lock()
+    with locked("stand-ins"):
+        return _make_missing(read_lock())
+
+
+def _make_missing(lock: Lock) -> list[str]:
     # One with no label of ours was pulled: the real one.
     found = {image: _label(image) for image in stand_ins(lock)}
     ours = {image: one for image, one in stand_ins(lock).items() if found[image] != ""}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,7 +140,7 @@ def volume(engine: None) -> Iterator[str]:
 
 
 def test_extra_packages_are_installed_once_into_the_volume(
-    images: dict[str, str], build_secrets: dict[str, str], volume: str
+    images: dict[str, str], build_secrets: dict[str, str], volume: str, tmp_path: Path
 ) -> None:
     code = "import iniconfig; print(iniconfig.__file__)"
     tail = (*ENTRYPOINT, images["inference"], SCRIPT, "python3", "-c", code)
@@ -147,11 +148,13 @@ def test_extra_packages_are_installed_once_into_the_volume(
         "-e", f"CLEARML_EXTRA_PYTHON_PACKAGES={EXTRA}", "-v", f"{volume}:/var/lib/extra-packages",
         "--tmpfs", "/tmp",
     )  # fmt: skip
+    # Another user reads it there.
+    configuration = Path(shutil.copy(build_secrets["PIP_CONF"], tmp_path))
+    configuration.chmod(0o644)
     index = (
-        "-v", f"{build_secrets['PIP_CONF']}:/etc/pip.conf:ro",
+        "-v", f"{configuration}:/etc/pip.conf:ro",
         "-v", f"{build_secrets['CA_BUNDLE']}:/run/ca-bundle.crt:ro",
     )  # fmt: skip
-    Path(build_secrets["PIP_CONF"]).chmod(0o644)
     first = ran(*options, *index, *tail)
     assert first.stdout.startswith("/var/lib/extra-packages/"), first.stderr
     again = ran(*options, "--network=none", *tail)

@@ -1,8 +1,4 @@
-"""doctor beside a stack in containers: each of them is asked, by the file that the stack has.
-
-Behind test_documented.py, which builds the images once more: a stack that stands by then is renewed
-by its next `up`.
-"""
+"""doctor beside a stack in containers: each of them is asked, by the file that the stack has."""
 
 from __future__ import annotations
 
