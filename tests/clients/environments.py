@@ -1,4 +1,7 @@
-"""An environment for each client library, from its own pinned list in requirements/."""
+"""An environment for each client library, from its own pinned list in requirements/.
+
+The tests make what is missing themselves; `python -m tests.clients.environments` makes all ahead.
+"""
 
 from __future__ import annotations
 
@@ -69,3 +72,12 @@ class Environments:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+
+def main() -> None:
+    for path in sorted(LISTS.glob("*.txt")):
+        environment_python(path.stem)
+
+
+if __name__ == "__main__":
+    main()
