@@ -39,10 +39,15 @@ def open_metrics_port(host: str, port: int) -> None:
     if state["again"] == inf:
         return
     state["again"] = inf
-    if not _opened(host, port):
-        waiting = threading.Thread(target=_wait, args=(host, port), name="metrics-port")
-        waiting.daemon = True
+    if _opened(host, port):
+        return
+    waiting = threading.Thread(target=_wait, args=(host, port), name="metrics-port")
+    waiting.daemon = True
+    try:
         waiting.start()
+    except RuntimeError as error:
+        state["again"] = 0.0
+        log.warning("figures have no port until the next endpoint is built: %s", error)
 
 
 def _wait(host: str, port: int) -> None:
@@ -55,8 +60,9 @@ def _opened(host: str, port: int) -> bool:
 
     try:
         start_http_server(port, host, _registry())
-    except OSError:
-        # Taken, or the figures' folder has gone: no endpoint fails for want of its figures.
+    except (OSError, RuntimeError):
+        # Taken, the figures' folder has gone, or the process may have no more threads: no endpoint
+        # fails for want of its figures.
         return False
     log.info("figures are at http://%s:%s/metrics", host, port)
     return True

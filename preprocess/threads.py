@@ -65,7 +65,7 @@ class Threads:
             return work()
         if max_wait_s is not None:
             self._check_wait(asker, deadline, max_wait_s)
-        job = self._pool.submit(work)
+        job = self._begin(work)
         working = asyncio.wrap_future(job)
         awaited: set[asyncio.Future[Any]] = {working}
         if asker.caller is not None:
@@ -85,6 +85,17 @@ class Threads:
             raise why_nobody_waits(caller)
         finally:
             self._end(running, job, working)
+
+    def _begin(self, work: Callable[[], Result]) -> Future[Result]:
+        """Raises RuntimeError where the machine lets this process have no more threads."""
+        job: Future[Result] = Future()
+        try:
+            self._pool.submit(_do, job, work)
+        except RuntimeError:
+            # The pool has it in its queue all the same: there it must not be begun for nobody.
+            if job.cancel():
+                raise
+        return job
 
     def _check_wait(self, asker: Asker, deadline: float, max_wait_s: float) -> None:
         """A golden request is never refused: a health check must not turn callers away."""
@@ -119,6 +130,18 @@ class Threads:
             loop.call_soon_threadsafe(
                 lambda: self.pace.end(running, time.monotonic(), answered=answered)
             )
+
+
+def _do(job: Future[Result], work: Callable[[], Result]) -> None:
+    """In the thread."""
+    if not job.set_running_or_notify_cancel():
+        return
+    try:
+        job.set_result(work())
+    except BaseException as error:
+        job.set_exception(error)
+        # It has the error, which has this frame: only the garbage collector would free either.
+        del job
 
 
 # The worker's own, as cores are. An answer that is computed does not wait for texts that are not.

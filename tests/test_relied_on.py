@@ -377,8 +377,8 @@ RELIED_ON = (
     ),
     Relied(
         "clearml-serving", _ENGINE, "BasePreprocessRequest",
-        "__init__(model_endpoint,task) _instantiate_custom_preprocess_cls(task) _preprocess "
-        "get_engine_cls(engine) is_preprocess_async is_process_async is_postprocess_async "
+        "__init__(model_endpoint,task) _preprocess get_engine_cls(engine) is_preprocess_async "
+        "is_process_async is_postprocess_async "
         "preprocess(request,state,collect_custom_statistics_fn) "
         "process(data,state,collect_custom_statistics_fn) "
         "postprocess(data,state,collect_custom_statistics_fn)",

@@ -1,6 +1,6 @@
 """One bad text fails the whole call that it is in: who it is is found out, and the others answered.
 
-Tested by tests/preprocess/test_coalesce.py.
+Tested by tests/preprocess/test_narrowing.py and tests/preprocess/test_coalesce.py.
 """
 
 from __future__ import annotations
@@ -29,19 +29,23 @@ async def answer_all(texts: list[Text], length: int, attempt: Attempt, fail: Fai
 async def _narrow(texts: list[Text], length: int, attempt: Attempt, fail: Fail) -> None:
     """Find one bad text with log2(n) calls, then answer the rest with one more.
 
-    `suspects` is always known to hold a bad text: when one half is answered, the other holds it,
-    and need not be tried as a whole.
+    `suspects` is known to hold a bad text, while all of them are wanted: when one half is answered,
+    the other holds it, and need not be tried as a whole. An error that is no text's says nothing of
+    where it is.
     """
-    suspects = _wanted(texts)
+    suspects = texts
     rest: list[Text] = []
-    while len(suspects) > 1:
+    while len(suspects := _wanted(suspects)) > 1:
         half = len(suspects) // 2
         first, second = suspects[:half], suspects[half:]
         error = await attempt(first, length)
         if error is None:
             suspects = second
-        else:
+        elif _may_be_one_texts(error):
             suspects, rest = first, rest + second
+        else:
+            fail(first, error)
+            suspects, rest = [], second + rest
     await _halve(suspects, length, attempt, fail)
     await _halve(rest, length, attempt, fail)
 

@@ -146,12 +146,10 @@ def host(trusted: TrustedKeys) -> Iterator[Any]:
     """clearml-serving's own class, guarded, and as it was afterwards."""
     from clearml_serving.serving.preprocess_service import BasePreprocessRequest
 
-    names = ("__init__", "_instantiate_custom_preprocess_cls")
-    before = {name: getattr(BasePreprocessRequest, name) for name in names}
+    before: Any = BasePreprocessRequest.__init__
     guard(BasePreprocessRequest, trusted)
     yield BasePreprocessRequest
-    for name, method in before.items():
-        setattr(BasePreprocessRequest, name, method)
+    BasePreprocessRequest.__init__ = before
 
 
 def build(host: Any, path: Path, engine: str = "triton", artifact: str = "code") -> Any:
@@ -190,7 +188,7 @@ def test_without_keys_the_gateway_changes_nothing() -> None:
         pass
 
     guard(Host, None)
-    assert not hasattr(Host, "_instantiate_custom_preprocess_cls")
+    assert "__init__" not in vars(Host)
 
 
 def test_keys_are_for_their_owner_and_never_replaced(tmp_path: Path) -> None:

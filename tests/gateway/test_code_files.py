@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
+import os
 import struct
+import tempfile
 import threading
 import zipfile
 from collections.abc import AsyncIterator, Callable
@@ -27,10 +30,11 @@ from starlette.responses import JSONResponse
 
 from tests.contract.archives import climbing, full_for_writing
 from tests.gateway.played_host import host_of
-from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE, TrustedKeys
 from transformer_serving.gateway import golden_rounds
 from transformer_serving.gateway.front_door import FrontDoor
-from transformer_serving.gateway.host import building, code_files
+from transformer_serving.gateway.host import building, code_files, preprocess_gate
+from transformer_serving.gateway.host.code_copy import CodeCopyError
 from transformer_serving.gateway.settings import read_settings
 
 CODE = """
@@ -116,7 +120,6 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> None:
     for owner, name in (
         (ModelRequestProcessor, "deserialize"),
         (BasePreprocessRequest, "__init__"),
-        (BasePreprocessRequest, "_instantiate_custom_preprocess_cls"),
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     code_files.fetch_beside(ModelRequestProcessor, BasePreprocessRequest)
@@ -552,6 +555,110 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "storage_manager" / "global"
 
 
+class Disk:
+    """Of the temporary folder, from which code is run that was checked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.full = folder, False
+        self.write = Path.write_bytes
+
+    def write_bytes(self, path: Path, content: bytes) -> int:
+        if self.full and path.is_relative_to(self.folder):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.write(path, content)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: None) -> Disk:
+    """With trusted keys, for which anything is signed."""
+    made = Disk(tmp_path / "temporary")
+    made.folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(made.folder))
+    monkeypatch.setattr(Path, "write_bytes", lambda path, content: made.write_bytes(path, content))
+    for name in ("check_signed_preprocess", "check_preprocess"):
+        monkeypatch.setattr(preprocess_gate, name, lambda *_: None)
+    host: Any = BasePreprocessRequest
+    host.__init__ = host.__init__.__wrapped__
+    preprocess_gate.guard(host, TrustedKeys({}))
+    code_files.fetch_beside(ModelRequestProcessor, host)
+    return made
+
+
+async def test_a_change_without_room_for_checked_code_takes_nothing_that_serves(
+    disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = Artifact(tmp_path, "py_a", "old"), Artifact(tmp_path, "py_a", "new")
+    other = Artifact(tmp_path, "py_b", "other")
+    caplog.set_level("INFO")
+    processor = processor_of(Task(old, other), a="py_a")
+    async with serving(processor) as gateway:
+        assert await gateway.says("a") == "old"
+        asked = len(old.asked)
+        disk.full = True
+        # Another endpoint comes, and then this one is updated.
+        processor._endpoints["b"] = endpoint("b", "py_b")
+        for artifact in (old, new):
+            processor._task.artifacts["py_a"] = artifact
+            processor._engine_processor_lookup = {}
+            for _ in range(3):
+                assert await gateway.says("a") == "old"
+                answer = await gateway.ask("b")
+                assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+                assert answer.headers["retry-after"]
+        disk.full = False
+        await gateway.until(lambda: said(gateway, "a", "new"))
+        await gateway.until(lambda: said(gateway, "b", "other"))
+    why = f"it cannot be written into {disk.folder} to be run from there (No space left on device)"
+    lines = [one for one in caplog.messages if one.startswith("endpoint b: its code ")]
+    assert why in lines[0]
+    assert lines[-1].endswith("is here")
+    assert len(old.asked) == asked
+    assert not list(disk.folder.iterdir())
+
+
+async def test_what_the_host_built_itself_goes_on_to_answer(tmp_path: Path) -> None:
+    """As for a request that a change held back until the file had come for another."""
+    first, second, third = (Artifact(tmp_path, "py_a", says) for says in ("one", "two", "three"))
+    processor = processor_of(Task(first), a="py_a")
+    gateway = Gateway(processor)
+    assert await gateway.says("a") == "one"
+    await code_files.code_files().come(second, "a", 30.0)
+    processor._task.artifacts["py_a"], processor._engine_processor_lookup = second, {}
+    await processor.process_request("a", None, {})
+    # As each golden round does.
+    await gateway.door._short_way.build("a")
+    third.store = "refuses"
+    processor._task.artifacts["py_a"], processor._engine_processor_lookup = third, {}
+    assert await gateway.says("a") == "two"
+
+
+async def test_pauses_of_what_cannot_be_used_grow_and_nobody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(code_files, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    code, files = Artifact(tmp_path, "py_a", "a"), code_files.CodeFiles()
+    monkeypatch.setattr(code_files, "_FIRST_PAUSE_S", 1.0)
+    monkeypatch.setattr(code_files, "_LONGEST_PAUSE_S", 4.0)
+    await files.come(code, "a", 10.0)
+
+    async def not_used(pause_s: float) -> None:
+        with pytest.raises(code_files.CodeMissingError), files.use(code):
+            raise CodeCopyError("no room")
+        assert caplog.messages[-1].endswith(f"no room; asked again after {pause_s:.0f} s")
+        for passed, there in ((0.9, False), (0.2, True)):
+            clock[0] += passed * pause_s
+            await files.come(code, "a", 10.0)
+            assert (files.copy(code) is not None) == there
+
+    for pause_s in (1.0, 2.0, 4.0, 4.0):
+        await not_used(pause_s)
+    with files.use(code):
+        pass
+    await not_used(1.0)
+    assert len(code.asked) == 1
+
+
 def test_no_start_waits_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host would fetch them in the event loop, one after the other."""
     asked: list[tuple[Any, ...]] = []
@@ -582,6 +689,24 @@ async def test_a_store_that_never_comes_is_asked_for_ever(
     assert len(code.asked) == 1100
     code.store = "well"
     await files.come(code, "a", 10.0)
+    assert files.copy(code) is not None
+
+
+async def test_where_no_thread_can_be_started_the_store_is_asked_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(code_files, "_FIRST_PAUSE_S", 0.0)
+    code, files = Artifact(tmp_path, "py_a", "a"), code_files.CodeFiles()
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        await files.come(code, "a", 0.0)
+    [line] = caplog.messages
+    assert line.endswith("RuntimeError: can't start new thread; asked again after 0 s")
+    await files.come(code, "a", 30.0)
     assert files.copy(code) is not None
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import prometheus_client
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
@@ -99,6 +101,28 @@ def test_a_port_that_older_code_of_the_process_has_is_left_to_it(
     port = free_port()
     open_metrics_port("127.0.0.1", port)
     assert page(port) is None
+
+
+# prometheus_client leaves its socket to the garbage collector.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_where_no_thread_can_be_started_the_next_endpoint_opens_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(process_wide("metrics_port", dict), "again", 0.0)
+    port, opened = free_port(), []
+
+    def start(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        open_metrics_port("127.0.0.1", port)
+    assert page(port) is None
+    assert "no port until the next endpoint is built: can't start new thread" in caplog.text
+    monkeypatch.setattr(prometheus_client, "start_http_server", lambda *to: opened.append(to[0]))
+    for _ in range(2):
+        open_metrics_port("127.0.0.1", port)
+    assert opened == [port]
 
 
 @pytest.mark.slow

@@ -234,6 +234,50 @@ async def test_a_free_thread_is_not_refused(held: Held) -> None:
     assert await asyncio.gather(*tasks) == ["0", "1"]
 
 
+def refuse_threads(patch: pytest.MonkeyPatch) -> None:
+    """As the machine does at its limit."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    patch.setattr(threading.Thread, "start", start)
+
+
+@pytest.mark.parametrize("running", range(THREADS))
+async def test_what_no_thread_could_be_started_for_is_never_begun(
+    running: int, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool has it in its queue all the same."""
+    threads = Threads()
+    tasks = [ask(threads, partial(held, f"{at}")) for at in range(running)]
+    while len(held.begun) < running:
+        await asyncio.sleep(0.001)
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await ask(threads, partial(held, "for nobody"))
+    assert threads.pace.calls == running
+    held.release.set()
+    assert await ask(threads, lambda: "in") == "in"
+    await asyncio.gather(*tasks)
+    assert held.begun == [f"{at}" for at in range(running)]
+    await idle(threads)
+
+
+async def test_what_another_thread_has_begun_by_then_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = Threads()
+
+    def submit(do: Callable[..., None], *given: Any) -> None:
+        do(*given)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads._pool, "submit", submit)
+    assert await ask(threads, lambda: "in") == "in"
+    await idle(threads)
+
+
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(["stays", "leaves", "late", "cancelled", "fails"]), max_size=12))
 def test_nothing_is_left_whatever_becomes_of_the_callers(fates: list[str]) -> None:

@@ -146,26 +146,40 @@ class Builder:
     def _build(self, url: str) -> None:
         processor = self._host.processor
         built = processor._engine_processor_lookup
-        if url in built and url not in self._waiting:
-            return
         endpoint = processor.get_endpoints().get(url)
         if endpoint is None:
             return
+        is_tritons = endpoint.engine_type == "triton"
+        if url in built and url not in self._waiting:
+            if is_tritons:
+                # The host may have built it itself.
+                self._before[url] = built[url]
+            return
         if lacks_code(processor._task, endpoint):
-            self._waiting.add(url)
-            if url not in built:
-                if url not in self._before:
-                    raise CodeMissingError
-                built[url] = self._before[url]
+            self._wait(url)
             return
         self._waiting.discard(url)
-        if endpoint.engine_type != "triton":
+        if not is_tritons:
             return
         # Not the one before, should the new code not load.
         built.pop(url, None)
         engine = engine_class(endpoint.engine_type)
-        built[url] = engine(model_endpoint=endpoint, task=processor._task)
+        try:
+            built[url] = engine(model_endpoint=endpoint, task=processor._task)
+        except CodeMissingError:
+            # It came, and cannot be used yet.
+            self._wait(url)
+            return
         self._before[url] = built[url]
+
+    def _wait(self, url: str) -> None:
+        """Have it answered by the one before meanwhile. Raises CodeMissingError for none."""
+        built = self._host.processor._engine_processor_lookup
+        self._waiting.add(url)
+        if url not in built:
+            if url not in self._before:
+                raise CodeMissingError
+            built[url] = self._before[url]
 
 
 async def wait_for_update(processor: Any) -> None:

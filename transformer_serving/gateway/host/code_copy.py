@@ -37,15 +37,33 @@ class CodeCopy(NamedTuple):
         return Path(self.file).exists() and Path(self.content).exists()
 
 
+class TaskWithCopy:
+    """As much of a ClearML task as the host asks for: an artifact that has its local copy already.
+
+    The host asks for that again, and by force, where it is another upload's.
+    """
+
+    def __init__(self, name: str, artifact_hash: str, copy: CodeCopy) -> None:
+        self.artifacts = {name: _Copied(artifact_hash, copy)}
+
+
+class _Copied(NamedTuple):
+    hash: str
+    copy: CodeCopy
+
+    def get_local_copy(self, extract_archive: bool = True, **_: Any) -> str:
+        return self.copy.content if extract_archive else self.copy.file
+
+
 def fetched(artifact: Any, *, unpacks: bool) -> CodeCopy:
     """As the host does it, and fetched anew where what the cache has is another upload's.
 
     Raises CodeCopyError, and what the SDK does.
     """
-    file = _asked(artifact)
+    file = local_file(artifact)
     content = _hash_of(file)
     if content != artifact.hash:
-        file = _asked(artifact, force_download=True)
+        file = local_file(artifact, force_download=True)
         content = _hash_of(file)
     if unpacks and content and artifact.type == "archive" and is_archive(file.name):
         try:
@@ -56,7 +74,8 @@ def fetched(artifact: Any, *, unpacks: bool) -> CodeCopy:
     return CodeCopy(str(file), str(file))
 
 
-def _asked(artifact: Any, *, force_download: bool = False) -> Path:
+def local_file(artifact: Any, *, force_download: bool = False) -> Path:
+    """As it was uploaded. Raises CodeCopyError for none, and what the SDK does."""
     file = artifact.get_local_copy(extract_archive=False, force_download=force_download)
     if not file:
         # The SDK has told its own log why.

@@ -18,7 +18,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache, wraps
@@ -31,6 +31,7 @@ from transformer_serving.gateway.host.code_copy import (
     CodeCopy,
     CodeCopyError,
     CodeRefusedError,
+    TaskWithCopy,
     fetched,
 )
 
@@ -55,7 +56,7 @@ class CodeMissingError(ServingError):
 class _Fetch:
     """One time that the store is asked for a file. Its outcome is None where none came.
 
-    `pause_s` is for a failure, which doubles it for the next.
+    `pause_s` is for a failure, which doubles it for the next. Before `due` what came is not used.
     """
 
     artifact: Any
@@ -71,7 +72,13 @@ class _Fetch:
         # Not to be cancelled by who gives up waiting for it.
         self.outcome.set_running_or_notify_cancel()
         # A daemon: an executor's threads would be waited for when the worker leaves.
-        threading.Thread(target=self._run, name="endpoint-code", daemon=True).start()
+        thread = threading.Thread(target=self._run, name="endpoint-code", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The machine lets this process have no more threads.
+            self._failed(error)
+            self.outcome.set_result(None)
 
     def _run(self) -> None:
         copy = None
@@ -107,11 +114,23 @@ class _Fetch:
             self.endpoint, address, _why(error), pause,
         )  # fmt: skip
 
+    def took(self) -> None:
+        """What came is used."""
+        if self.due:
+            self.due = 0.0
+            self._came()
+
+    def put_off(self, error: CodeCopyError) -> None:
+        """What came cannot be used yet: the same is tried again after a pause."""
+        self._failed(error)
+
     @property
     def copy(self) -> CodeCopy | None:
-        """What has come and is still there."""
+        """What has come, is still there and may be used now."""
         copy = self.outcome.result() if self.outcome.done() else None
-        return copy if copy is not None and copy.is_there else None
+        if copy is None or time.monotonic() < self.due:
+            return None
+        return copy if copy.is_there else None
 
     @property
     def is_over(self) -> bool:
@@ -162,6 +181,22 @@ class CodeFiles:
         fetch = self._fetches.get(_key(artifact))
         return None if fetch is None else fetch.copy
 
+    @contextlib.contextmanager
+    def use(self, artifact: Any) -> Iterator[CodeCopy]:
+        """What has come of it. Raises CodeMissingError where nothing has, and for a CodeCopyError
+        of the block, which is told; then it is left alone for a while.
+        """
+        fetch = self._fetches.get(_key(artifact))
+        copy = None if fetch is None else fetch.copy
+        if fetch is None or copy is None:
+            raise CodeMissingError
+        try:
+            yield copy
+        except CodeCopyError as error:
+            fetch.put_off(error)
+            raise CodeMissingError from None
+        fetch.took()
+
     def _forget_earlier(self, key: tuple[str, str, str]) -> None:
         """Of the same name: what an update has replaced."""
         for known in [one for one in self._fetches if one[0] == key[0] and one != key]:
@@ -189,7 +224,7 @@ def lacks_code(task: Any, endpoint: Any) -> bool:
 def fetch_beside(processor_class: Any, request_class: Any) -> None:
     """Wrap the host's ModelRequestProcessor and, after `guard`, its BasePreprocessRequest."""
     deserialize = processor_class.deserialize
-    start, instantiate = request_class.__init__, request_class._instantiate_custom_preprocess_cls
+    start = request_class.__init__
 
     @wraps(deserialize)
     def deserialized(
@@ -201,38 +236,16 @@ def fetch_beside(processor_class: Any, request_class: Any) -> None:
     @wraps(start)
     def started(self: Any, model_endpoint: Any, task: Any = None) -> None:
         # Here, and not where it is taken: there the host makes a ValueError of whatever is raised.
-        if lacks_code(task, model_endpoint):
-            raise CodeMissingError
-        start(self, model_endpoint=model_endpoint, task=task)
-
-    @wraps(instantiate)
-    def instantiated(self: Any, task: Any) -> None:
-        name = self.model_endpoint.preprocess_artifact
-        instantiate(self, _Task({name: _Fetched(task.artifacts[name])}))
+        artifact = artifact_of(task, model_endpoint)
+        if artifact is None:
+            start(self, model_endpoint=model_endpoint, task=task)
+            return
+        with code_files().use(artifact) as copy:
+            given = TaskWithCopy(model_endpoint.preprocess_artifact, artifact.hash, copy)
+            start(self, model_endpoint=model_endpoint, task=given)
 
     processor_class.deserialize = deserialized
     request_class.__init__ = started
-    request_class._instantiate_custom_preprocess_cls = instantiated
-
-
-class _Task:
-    """As much of a ClearML task as the host asks for."""
-
-    def __init__(self, artifacts: Mapping[str, Any]) -> None:
-        self.artifacts = artifacts
-
-
-class _Fetched:
-    """An artifact that has its local copy already, or none."""
-
-    def __init__(self, artifact: Any) -> None:
-        self.hash = artifact.hash
-        self._copy = code_files().copy(artifact)
-
-    def get_local_copy(self, extract_archive: bool = True, **_: Any) -> str | None:
-        if self._copy is None:
-            return None
-        return self._copy.content if extract_archive else self._copy.file
 
 
 def _why(error: BaseException) -> str:

@@ -4,7 +4,7 @@ The host fetches preprocess.py and runs it. Between the two it is checked here, 
 nobody else can write to: what is run is what was checked, also when the artifact was exchanged in
 ClearML after the deploy. Endpoints of other engines are refused whole: their models are pickles.
 
-Tested by tests/bundle/test_signing.py.
+Tested by tests/bundle/test_signing.py and tests/gateway/test_code_files.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,13 @@ from typing import Any
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.identity import check_preprocess
 from transformer_serving.contract.signatures import TrustedKeys, check_signed_preprocess
+from transformer_serving.gateway.host.code_copy import (
+    CodeCopy,
+    CodeCopyError,
+    TaskWithCopy,
+    local_file,
+)
+from transformer_serving.gateway.host.code_files import artifact_of
 
 log = logging.getLogger("transformer_serving.gateway")
 
@@ -28,25 +35,21 @@ def guard(request_class: Any, keys: TrustedKeys | None) -> None:
     """Wrap the host's BasePreprocessRequest. Without keys nothing is changed."""
     if keys is None:
         return
-    start, instantiate = request_class.__init__, request_class._instantiate_custom_preprocess_cls
-    trusted = keys
+    start, trusted = request_class.__init__, keys
 
     @wraps(start)
     def started(self: Any, model_endpoint: Any, task: Any = None) -> None:
-        with _told(model_endpoint):
-            if model_endpoint.engine_type != "triton" or not model_endpoint.preprocess_artifact:
-                check_signed_preprocess(None, trusted)
-        start(self, model_endpoint=model_endpoint, task=task)
-
-    @wraps(instantiate)
-    def instantiated(self: Any, task: Any) -> None:
-        name = self.model_endpoint.preprocess_artifact
-        with tempfile.TemporaryDirectory(prefix="checked-") as folder, _told(self.model_endpoint):
-            artifact = _Checked(task.artifacts[name], Path(folder) / "preprocess.py", trusted)
-            instantiate(self, _Task({name: artifact}))
+        # Here, and not where it is taken: there the host makes a ValueError of whatever is raised.
+        artifact = artifact_of(task, model_endpoint)
+        with contextlib.ExitStack() as stack:
+            with _told(model_endpoint):
+                if model_endpoint.engine_type != "triton" or artifact is None:
+                    check_signed_preprocess(None, trusted)
+                copy = stack.enter_context(_checked(artifact, trusted))
+            given = TaskWithCopy(model_endpoint.preprocess_artifact, artifact.hash, copy)
+            start(self, model_endpoint=model_endpoint, task=given)
 
     request_class.__init__ = started
-    request_class._instantiate_custom_preprocess_cls = instantiated
 
 
 @contextlib.contextmanager
@@ -58,32 +61,23 @@ def _told(endpoint: Any) -> Iterator[None]:
         raise
 
 
-class _Task:
-    """As much of a ClearML task as the host asks for."""
+@contextlib.contextmanager
+def _checked(artifact: Any, keys: TrustedKeys) -> Iterator[CodeCopy]:
+    """What has been read of it once and checked, written where only we write.
 
-    def __init__(self, artifacts: Mapping[str, Any]) -> None:
-        self.artifacts = artifacts
-
-
-class _Checked:
-    """An artifact whose local copy has been read once, checked, and written where only we write."""
-
-    def __init__(self, artifact: Any, copy: Path, keys: TrustedKeys) -> None:
-        self._artifact = artifact
-        self._copy = copy
-        self._keys = keys
-        self.hash = artifact.hash
-
-    def get_local_copy(self, force_download: bool = False, **_: Any) -> str | None:
-        """Raises ContractError for a file that no trusted key signed."""
-        if force_download or not self._copy.exists():
-            path = self._artifact.get_local_copy(
-                extract_archive=False, force_download=force_download
-            )
-            if not path or not Path(path).is_file():
-                return None
-            raw = Path(path).read_bytes()
-            check_signed_preprocess(raw, self._keys)
-            check_preprocess(raw)
-            self._copy.write_bytes(raw)
-        return str(self._copy)
+    Raises ContractError for a file that no trusted key signed, and CodeCopyError where there is no
+    room for it.
+    """
+    raw = local_file(artifact).read_bytes()
+    check_signed_preprocess(raw, keys)
+    check_preprocess(raw)
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="checked-"))
+            file = Path(folder) / "preprocess.py"
+            file.write_bytes(raw)
+        except OSError as error:
+            place = tempfile.tempdir or "a temporary folder"
+            why = f"it cannot be written into {place} to be run from there ({error.strerror})"
+            raise CodeCopyError(why) from None
+        yield CodeCopy(str(file), str(file))
