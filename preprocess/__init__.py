@@ -25,7 +25,7 @@ from preprocess.glance import Reach, glance_at
 from preprocess.metrics_port import open_metrics_port
 from preprocess.passage import Passage, internal_error
 from preprocess.raw_body import as_meant
-from preprocess.request import read_body
+from preprocess.request import Request, read_body
 from preprocess.response import Answer, Reply, answer_response
 from preprocess.rows import Row
 from preprocess.settings import PreprocessSettings, read_settings
@@ -37,6 +37,7 @@ from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.log_lines import write_json_lines
 from transformer_serving.contract.worker.request_context import current_operation
+from transformer_serving.contract.worker.request_counts import uncounted
 from transformer_serving.contract.worker.tracing import read_tracing
 
 # The tokenizers' own threads gain nothing for these sizes and take the other core from Triton.
@@ -133,33 +134,45 @@ class Preprocess:
         state["conversation"] = conversation
         return conversation
 
+    def limit_s(self, request: Any) -> float:
+        """The seconds that it may take, also one that another version of the code has read."""
+        return getattr(request, "timeout_s", None) or self.settings.timeout_s
+
     async def process(self, request: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """Tokenize, call the engine, split: one row a piece of work, in order, or an error."""
         if isinstance(request, ServingError):
             return request
         passage = state["passage"]
         passage.own_deadline = request.timeout_s is not None
-        deadline = passage.arrived + (request.timeout_s or self.settings.timeout_s)
+        deadline = passage.arrived + self.limit_s(request)
         try:
-            conversation: Conversation = state["conversation"]
-            encode = partial(conversation.task.encode, request, self.tokenizer)
-            state["work"] = work = await self.engine.tokenize(
-                request, encode, deadline, passage, waits=conversation.operation.needs_engine
-            )
-            rows: Sequence[Row] = ()
-            # Where there is nothing to ask of it, the tokens themselves were asked for.
-            if work.encoded:
-                rows = await self.engine.infer(work.encoded, deadline, passage)
-            if work.pieces > FEW_PIECES:
-                make = partial(_made, conversation, rows, work)
-                state["made"] = await self.engine.render(work, make, deadline, passage)
-            return rows
+            with uncounted():
+                return await self._computed(request, state, deadline)
         except ServingError as error:
             return error.without_frames()
         except ENDS:
             raise
         except BaseException as error:
             return internal_error(error, passage)
+
+    async def _computed(
+        self, request: Request, state: dict[str, Any], deadline: float
+    ) -> Sequence[Row]:
+        """Raises ServingError."""
+        passage: Passage = state["passage"]
+        conversation: Conversation = state["conversation"]
+        encode = partial(conversation.task.encode, request, self.tokenizer)
+        state["work"] = work = await self.engine.tokenize(
+            request, encode, deadline, passage, waits=conversation.operation.needs_engine
+        )
+        rows: Sequence[Row] = ()
+        # Where there is nothing to ask of it, the tokens themselves were asked for.
+        if work.encoded:
+            rows = await self.engine.infer(work.encoded, deadline, passage)
+        if work.pieces > FEW_PIECES:
+            make = partial(_made, conversation, rows, work)
+            state["made"] = await self.engine.render(work, make, deadline, passage)
+        return rows
 
     def postprocess(self, outcome: Any, state: dict[str, Any], collect: Collect = None) -> Answer:
         """The task's answer, or the error's body, with its status and headers."""

@@ -10,18 +10,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from preprocess import Collect, Preprocess
 from preprocess.dialects import OPERATIONS, is_spoken_by
 from preprocess.generation import TextGeneration
+from preprocess.generation.openings import unless_left
+from preprocess.passage import Passage
 from transformer_serving.contract.dialects import PLAINER
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.worker.process_wide import process_wide
 from transformer_serving.contract.worker.request_context import current_operation
+from transformer_serving.contract.worker.request_counts import uncounted
 
 _PROBE_EVERY_S = 0.25
 # A Preprocess that nobody asked for so long is not kept for a later handover.
@@ -204,11 +208,21 @@ class Successor:
         # What one of another task does not take is no fault of a body that is for this one.
         if _is_refusal(outcome) and self._is_of_another_task(lent.server):
             return await self._own_outcome(lent, state, collect)
-        if _code(outcome) == "unavailable" and await self.handover.probe():
-            del state[_LENT]
-            request = self.own.preprocess(lent.body, state, collect)
-            return await self.own.process(request, state, collect)
+        if _code(outcome) == "unavailable" and await self._is_here(request, state):
+            return await self._own_outcome(lent, state, collect)
         return outcome
+
+    async def _is_here(self, request: Any, state: dict[str, Any]) -> bool:
+        """Whether this bundle's engine is, as far as it is told while the caller waits: one Triton
+        of several may owe it for seconds.
+        """
+        passage: Passage = state["passage"]
+        left_s = passage.arrived + self.own.limit_s(request) - time.monotonic()
+        # Who waits no longer gets the old bundle's error: its code, which knows no other, answers.
+        with uncounted(), suppress(TimeoutError, ServingError):
+            async with asyncio.timeout(left_s):
+                return await unless_left(self.handover.probe(), passage.caller)
+        return False
 
     async def _own_outcome(self, lent: Lent, state: dict[str, Any], collect: Collect) -> Any:
         """Of what this bundle's engine is not asked for before it is known to be there."""

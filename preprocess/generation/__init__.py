@@ -123,16 +123,20 @@ class TextGeneration:
         except ServingError as error:
             return error.without_frames()
 
+    def limit_s(self, wanted: Any) -> float:
+        """The seconds that it may take, also one that another version of the code has read."""
+        return getattr(wanted, "timeout_s", None) or self.settings.generation_timeout_s
+
     async def process(self, wanted: Any, state: dict[str, Any], collect: Collect = None) -> Any:
         """The sequences, whole where no stream is wanted, or an error."""
         if isinstance(wanted, ServingError):
             return wanted
         passage: Passage = state["passage"]
         passage.own_deadline = wanted.timeout_s is not None
-        limit_s = wanted.timeout_s or self.settings.generation_timeout_s
         try:
             ask = self._generate if self._needs_engine(state) else self._list_tokens
-            return await ask(wanted, state, passage.arrived + limit_s)
+            with uncounted():
+                return await ask(wanted, state, passage.arrived + self.limit_s(wanted))
         except ServingError as error:
             return error.without_frames()
         except ENDS:
@@ -173,8 +177,7 @@ class TextGeneration:
         if wanted.stream:
             passage.answered = time.monotonic()
             return generated
-        with uncounted():
-            await unless_left(turns.read(), passage.caller)
+        await unless_left(turns.read(), passage.caller)
         passage.answered = time.monotonic()
         whole = generated._replace(sequences=turns.sequences)
         make = partial(_made, whole, way, conversation.asked)

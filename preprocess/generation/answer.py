@@ -35,9 +35,9 @@ class StreamAnswer(StreamingResponse):
     """Sends `events` until they end, the caller leaves or `deadline`; `close` is called then, with
     the code `deadline` where it was that.
 
-    A gateway that finds its caller gone calls `close` itself. `fault` gives the error of an error
-    event, `tell` that event where the worker leaves before the end; `ended` is told once what it
-    ended with, None where it is whole.
+    To be run also for a caller that has gone: nothing else closes it. `fault` gives the error of an
+    error event, `tell` that event where the worker leaves before the end; `ended` is told once what
+    it ended with, None where it is whole.
     """
 
     # The gateway watches the connection for as long as the answer takes.

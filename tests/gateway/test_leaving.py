@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from tests.engine.triton_server import stopped, wait_until
-from tests.gateway.conftest import Server
+from tests.gateway.conftest import JSON, Server
 from tests.gateway.text_serving import TextServing
 
 LEAVERS, TEXTS = 8, 3
@@ -174,3 +174,32 @@ def test_a_change_of_the_configuration_waits_for_nobody_who_left(
     )  # fmt: skip
     wait_until(lambda: server.post("later", {}).status != 404, 120)
     assert server.post("texts", {"text": "tea"}).status == 200
+
+
+def test_a_request_that_hangs_in_its_engine_holds_no_change_up(
+    server: Server, text_serving: TextServing
+) -> None:
+    """The host alone would answer nobody until it is over."""
+
+    def others() -> int:
+        """What an endpoint of ours answers of itself."""
+        return server.ask("POST", "/tei/vectors/tokenize", b'{"inputs": "tea"}', JSON).status
+
+    calls = figure(server, "call_texts_count")
+    with server.connect() as connection:
+        with stopped(text_serving.triton):
+            connection.sendall(request({"text": "tea", "timeout_ms": 600_000}))
+            wait_until(lambda: figure(server, "call_texts_count") == calls + 1, 60)
+            text_serving.session.clearml_serving(
+                "model", "add", "--engine", "custom_async", "--endpoint", "beside",
+                "--preprocess", str(text_serving.session.folder / "queued.py"),
+            )  # fmt: skip
+            while server.post("beside", {}).status != 200:
+                assert others() == 200
+            # The change took this endpoint's engine object as well: it is built anew.
+            assert others() == 200
+            connection.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                connection.recv(100)
+        connection.settimeout(60)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")

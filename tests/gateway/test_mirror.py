@@ -83,7 +83,7 @@ class Bundle:
 class Worker:
     def __init__(self, *, shadow: bool = False) -> None:
         self.old, self.new = Bundle(OLD_BUNDLE), Bundle(CANDIDATE)
-        processor = Processor({"texts": None, "texts/8": None})
+        self.processor = processor = Processor({"texts": None, "texts/8": None})
         processor.built("texts", self.old)
         processor.built("texts/8", self.new)
         self.mirror = Mirror("a1", "texts/8", CANDIDATE, SHARE, 0.99, asks_both=shadow)
@@ -227,6 +227,25 @@ def test_in_a_shadow_both_are_asked_and_timed() -> None:
         arms = worker.counted()
         assert (arms[OLD].requests, arms[OLD].errors) == (1, 0)
         assert (arms[NEW].requests, arms[NEW].errors) == (1, 1)
+
+    run(main())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_it_is_counted_by_the_host_while_it_runs(fails: bool) -> None:
+    """What works on a request takes it out of that count meanwhile, of which it knows no other."""
+
+    async def main() -> None:
+        worker = Worker()
+        if fails:
+            fault_of_ours(worker)
+        else:
+            worker.answered()
+        count = worker.processor._request_processing_state
+        await asyncio.sleep(0.05)
+        assert (worker.new.running, count.value) == (1, 1)
+        await asyncio.sleep(1)
+        assert (worker.new.running, count.value) == (0, 0)
 
     run(main())
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,17 @@ import pytest
 from preprocess import handover
 from preprocess.handover import Handover, Successor
 from preprocess.queue.admission import Admission
-from preprocess.queue.coalesce import Coalescer
+from preprocess.queue.coalesce import Call, Coalescer
 from preprocess.stats import EndpointFigures
 from preprocess.tensors import Tensor
+from tests.gateway.played_host import Counter
 from transformer_serving.contract.errors import ServingError
-from transformer_serving.contract.worker.request_context import begin_request, current_operation
+from transformer_serving.contract.worker import request_counts
+from transformer_serving.contract.worker.request_context import (
+    begin_request,
+    current_caller,
+    current_operation,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -123,20 +130,28 @@ class Older:
         return SimpleNamespace(status_code=200, headers={"x-bundle-version": "1"})
 
 
+async def zeros(inputs: list[Tensor], deadline: float) -> Any:
+    return [np.zeros((len(inputs[0].array), 2), np.float32)]
+
+
+def bundle_of(version: int, call: Call, fields: dict[str, Any], tokenizer: bytes) -> Successor:
+    """One whose engine is asked by `call`."""
+    made = Successor(json.dumps({**fields, "bundle_version": version}).encode(), lambda: tokenizer)
+    made.model_endpoint = SimpleNamespace(serving_url="e", version=None)
+    asked_by(made, call)
+    return made
+
+
+def asked_by(made: Successor, call: Call) -> None:
+    made.own.engine._coalescer = Coalescer(
+        made.endpoint, call, Admission(1000, 2.0), lambda: 1, EndpointFigures("e")
+    )
+
+
 @pytest.fixture
 def successor(endpoint_fields: dict[str, Any], tokenizer_json: bytes) -> Successor:
-    """Bundle 2 with an engine of its own, whose version is loaded when `loaded` says so."""
-    text = json.dumps({**endpoint_fields, "bundle_version": 2}).encode()
-    made = Successor(text, lambda: tokenizer_json)
-    made.model_endpoint = SimpleNamespace(serving_url="e", version=None)
-
-    async def zeros(inputs: list[Tensor], deadline: float) -> Any:
-        return [np.zeros((len(inputs[0].array), 2), np.float32)]
-
-    made.own.engine._coalescer = Coalescer(
-        made.endpoint, zeros, Admission(1000, 2.0), lambda: 1, EndpointFigures("e")
-    )
-    return made
+    """Bundle 2 with an engine of its own."""
+    return bundle_of(2, zeros, endpoint_fields, tokenizer_json)
 
 
 async def answer(endpoint: Any, body: Any = BODY) -> Any:
@@ -301,9 +316,7 @@ def drops_ours_for(successor: Successor, heir: Older) -> None:
         Handover("e", heir, Engine().is_ready).take_over()
         raise ServingError("unavailable", "the engine does not have this bundle version")
 
-    successor.own.engine._coalescer = Coalescer(
-        successor.endpoint, gone, Admission(1000, 2.0), lambda: 1, EndpointFigures("e")
-    )
+    asked_by(successor, gone)
 
 
 async def test_where_the_engine_dropped_ours_who_took_over_answers_from_the_start(
@@ -347,3 +360,95 @@ async def test_who_took_over_is_not_asked_in_a_dialect_that_it_does_not_speak(
     served = await answer(successor, {"inputs": BODY["text"]})
     assert (served.status_code, served.headers["x-bundle-version"]) == (503, "2")
     assert heir.asked == []
+
+
+def probing(successor: Successor, outcome: ServingError) -> list[str]:
+    """The old bundle fails so, and a Triton does not say whether it has ours; what is known of the
+    question.
+    """
+    known: list[str] = []
+
+    async def is_ready() -> bool:
+        known.append("asked")
+        try:
+            return bool(await asyncio.get_running_loop().create_future())
+        finally:
+            known.append("over")
+
+    before(successor, Older(outcome), Engine())
+    successor.handover._next_probe = time.monotonic() + 60
+    successor.handover._is_ready = is_ready
+    return known
+
+
+GONE = ServingError("unavailable", "the engine does not have this bundle version")
+
+
+async def test_whether_ours_is_there_is_not_asked_for_longer_than_the_request_may_take(
+    successor: Successor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = probing(successor, GONE)
+    monkeypatch.setattr(successor.own, "settings", replace(successor.own.settings, timeout_s=0.1))
+    async with asyncio.timeout(5):
+        assert (await answer(successor)).headers["x-bundle-version"] == "1"
+    assert known == ["asked", "over"]
+
+
+async def test_nor_for_a_caller_that_has_left(successor: Successor) -> None:
+    known = probing(successor, GONE)
+    caller = asyncio.get_running_loop().create_future()
+    current_caller.set(caller)
+    asyncio.get_running_loop().call_later(0.1, caller.set_result, None)
+    async with asyncio.timeout(5):
+        assert (await answer(successor)).headers["x-bundle-version"] == "1"
+    assert known == ["asked", "over"]
+
+
+async def test_no_change_of_the_configuration_waits_for_what_is_worked_on(
+    successor: Successor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor for a question whether the engine is there; and each is counted again in the end."""
+    counter, seen = Counter(), []
+    monkeypatch.setattr(request_counts, "request_counts", lambda: [counter])
+
+    async def call(inputs: list[Tensor], deadline: float) -> Any:
+        seen.append(counter.value)
+        if len(seen) == 2:
+            raise ServingError("engine_failed", "played")
+        return await zeros(inputs, deadline)
+
+    async def is_ready() -> bool:
+        seen.append(counter.value)
+        return True
+
+    asked_by(successor, call)
+    for status in (200, 502):
+        counter.inc()
+        assert (await answer(successor)).status_code == status
+        assert counter.value == 1
+        counter.dec()
+    handover._registry().clear()
+    del successor.handover
+    before(successor, Older(GONE), Engine())
+    successor.handover._next_probe = time.monotonic() + 60
+    successor.handover._is_ready = is_ready
+    counter.inc()
+    assert (await answer(successor)).headers["x-bundle-version"] == "2"
+    assert (seen, counter.value) == ([0] * 4, 1)
+
+
+async def test_a_request_lent_across_two_updates_is_the_third_bundles(
+    endpoint_fields: dict[str, Any], tokenizer_json: bytes, successor: Successor
+) -> None:
+    """The second one's engine never came: the first, which serves for it, was dropped."""
+
+    async def gone(inputs: list[Tensor], deadline: float) -> Any:
+        bundle_of(3, zeros, endpoint_fields, tokenizer_json).handover.take_over()
+        raise GONE
+
+    first = bundle_of(1, gone, endpoint_fields, tokenizer_json)
+    assert first.handover.server() is None
+    successor.handover._is_ready = Engine().is_ready
+    assert successor.handover.server() is first
+    served = await answer(successor)
+    assert (served.status_code, served.headers["x-bundle-version"]) == (200, "3")

@@ -3,7 +3,7 @@
 Until they have ended clearml-serving holds back new ones, of every endpoint. A request that has all
 that it needs of its own endpoint, and may run for minutes, is not to be waited for.
 
-Tested by tests/gateway/test_broken_streams.py.
+Tested by tests/gateway/test_broken_streams.py and tests/gateway/test_leaving.py.
 """
 
 from __future__ import annotations

@@ -210,13 +210,19 @@ class Mirroring:
         return self._judged(mirror, gist, replies)
 
     async def _ask(self, url: str, body: Any) -> Reply:
-        """By the three steps that the host would take, which counts and limits nothing of it."""
-        preprocess = preprocess_of(self._processor(), url)
+        """By the three steps that the host would take, which limits nothing of it."""
+        processor = self._processor()
+        preprocess = preprocess_of(processor, url)
         state: dict[str, Any] = {}
         begun = time.monotonic()
-        request = preprocess.preprocess(mirrored_body(body), state, None)
-        outcome = await preprocess.process(request, state, None)
-        response = preprocess.postprocess(outcome, state, None)
+        # As the host counts each: what works on it takes it out of that count meanwhile.
+        processor._request_processing_state.inc()
+        try:
+            request = preprocess.preprocess(mirrored_body(body), state, None)
+            outcome = await preprocess.process(request, state, None)
+            response = preprocess.postprocess(outcome, state, None)
+        finally:
+            processor._request_processing_state.dec()
         tokens = getattr(state.get("passage"), "tokens", 0)
         return Reply(response, tokens, time.monotonic() - begun)
 
