@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # these are used, with two processes 71. tests/conftest.py says what shares one. Where one is lost, so are
 # the tests that it had taken, and with another one in its place the run would wait for them without end.
 PROCESSES ?= 3
-BESIDE := --numprocesses=$(PROCESSES) --dist=loadfile --max-worker-restart=0
+BESIDE = --numprocesses=$(PROCESSES) --dist=loadfile --max-worker-restart=0
 # A test that takes longer hangs, and is named: most are done in seconds, a few in two minutes.
 SOON := -o faulthandler_timeout=600
 
