@@ -644,6 +644,22 @@ async def test_what_the_host_built_itself_goes_on_to_answer(tmp_path: Path) -> N
     assert await gateway.says("a") == "two"
 
 
+async def test_what_the_host_emptied_answers_for_nobody(tmp_path: Path) -> None:
+    """With a change of the models that it watches, it takes the code out of what it built."""
+    old, new = Artifact(tmp_path, "py_a", "old"), Artifact(tmp_path, "py_a", "new")
+    processor = processor_of(Task(old))
+    processor._model_monitoring_endpoints["a"] = endpoint("a", "py_a")
+    async with serving(processor) as gateway:
+        assert await gateway.says("a") == "old"
+        new.store = "refuses"
+        processor._task.artifacts["py_a"] = new
+        processor._engine_processor_lookup.pop("a")._preprocess = None
+        for _ in range(3):
+            assert await gateway.says("a") == "unavailable"
+        new.store = "well"
+        await gateway.until(lambda: said(gateway, "a", "new"))
+
+
 async def test_pauses_of_what_cannot_be_used_grow_and_nobody_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
