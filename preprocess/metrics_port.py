@@ -47,7 +47,7 @@ def open_metrics_port(host: str, port: int) -> None:
         waiting.start()
     except RuntimeError as error:
         state["again"] = 0.0
-        log.warning("figures have no port until the next endpoint is built: %s", error)
+        log.warning("the figures' port is not tried until the next endpoint is built: %s", error)
 
 
 def _wait(host: str, port: int) -> None:

@@ -40,7 +40,10 @@ class Threads:
     pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix=self.name)
+        self._pool = self._made_pool()
+
+    def _made_pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(THREADS, thread_name_prefix=self.name)
 
     async def run(
         self,
@@ -92,10 +95,20 @@ class Threads:
         try:
             self._pool.submit(_do, job, work)
         except RuntimeError:
-            # The pool has it in its queue all the same: there it must not be begun for nobody.
+            self._replace_pool()
+            # It is in the old one's queue all the same: there it must not be begun for nobody.
             if job.cancel():
                 raise
         return job
+
+    def _replace_pool(self) -> None:
+        """By one with an empty queue; the old one ends with what it has begun.
+
+        The old one would keep the texts of what no thread was started for until it has one. Python
+        3.11's then takes each of them for a thread that idles, and starts none for as many.
+        """
+        self._pool.shutdown(wait=False)
+        self._pool = self._made_pool()
 
     def _check_wait(self, asker: Asker, deadline: float, max_wait_s: float) -> None:
         """A golden request is never refused: a health check must not turn callers away."""

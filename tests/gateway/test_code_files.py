@@ -556,16 +556,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Disk:
-    """Of the temporary folder, from which code is run that was checked."""
+    """Of the temporary folder, from which code is run that was checked; of whose step `fails`."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.full = folder, False
-        self.write = Path.write_bytes
+        self.folder, self.fails = folder, ""
+        self.write, self.read = Path.write_bytes, Path.read_bytes
 
     def write_bytes(self, path: Path, content: bytes) -> int:
-        if self.full and path.is_relative_to(self.folder):
+        if self.fails == "write" and path.is_relative_to(self.folder):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return self.write(path, content)
+
+    def read_bytes(self, path: Path) -> bytes:
+        if self.fails == "read" and path.suffix == ".py":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self.read(path)
 
 
 @pytest.fixture
@@ -575,6 +580,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: None) -> Disk:
     made.folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(made.folder))
     monkeypatch.setattr(Path, "write_bytes", lambda path, content: made.write_bytes(path, content))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: made.read_bytes(path))
     for name in ("check_signed_preprocess", "check_preprocess"):
         monkeypatch.setattr(preprocess_gate, name, lambda *_: None)
     host: Any = BasePreprocessRequest
@@ -584,8 +590,15 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: None) -> Disk:
     return made
 
 
-async def test_a_change_without_room_for_checked_code_takes_nothing_that_serves(
-    disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("fails", "why"),
+    [
+        ("write", "written into {disk} to be run from there (No space left on device)"),
+        ("read", "read (Too many open files)"),
+    ],
+)
+async def test_a_change_that_cannot_copy_checked_code_takes_nothing_that_serves(
+    fails: str, why: str, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, new = Artifact(tmp_path, "py_a", "old"), Artifact(tmp_path, "py_a", "new")
     other = Artifact(tmp_path, "py_b", "other")
@@ -594,7 +607,7 @@ async def test_a_change_without_room_for_checked_code_takes_nothing_that_serves(
     async with serving(processor) as gateway:
         assert await gateway.says("a") == "old"
         asked = len(old.asked)
-        disk.full = True
+        disk.fails = fails
         # Another endpoint comes, and then this one is updated.
         processor._endpoints["b"] = endpoint("b", "py_b")
         for artifact in (old, new):
@@ -605,12 +618,11 @@ async def test_a_change_without_room_for_checked_code_takes_nothing_that_serves(
                 answer = await gateway.ask("b")
                 assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
                 assert answer.headers["retry-after"]
-        disk.full = False
+        disk.fails = ""
         await gateway.until(lambda: said(gateway, "a", "new"))
         await gateway.until(lambda: said(gateway, "b", "other"))
-    why = f"it cannot be written into {disk.folder} to be run from there (No space left on device)"
     lines = [one for one in caplog.messages if one.startswith("endpoint b: its code ")]
-    assert why in lines[0]
+    assert f" cannot be {why.format(disk=disk.folder)}; asked again" in lines[0]
     assert lines[-1].endswith("is here")
     assert len(old.asked) == asked
     assert not list(disk.folder.iterdir())
@@ -630,6 +642,22 @@ async def test_what_the_host_built_itself_goes_on_to_answer(tmp_path: Path) -> N
     third.store = "refuses"
     processor._task.artifacts["py_a"], processor._engine_processor_lookup = third, {}
     assert await gateway.says("a") == "two"
+
+
+async def test_what_the_host_emptied_answers_for_nobody(tmp_path: Path) -> None:
+    """With a change of the models that it watches, it takes the code out of what it built."""
+    old, new = Artifact(tmp_path, "py_a", "old"), Artifact(tmp_path, "py_a", "new")
+    processor = processor_of(Task(old))
+    processor._model_monitoring_endpoints["a"] = endpoint("a", "py_a")
+    async with serving(processor) as gateway:
+        assert await gateway.says("a") == "old"
+        new.store = "refuses"
+        processor._task.artifacts["py_a"] = new
+        processor._engine_processor_lookup.pop("a")._preprocess = None
+        for _ in range(3):
+            assert await gateway.says("a") == "unavailable"
+        new.store = "well"
+        await gateway.until(lambda: said(gateway, "a", "new"))
 
 
 async def test_pauses_of_what_cannot_be_used_grow_and_nobody_is_asked(

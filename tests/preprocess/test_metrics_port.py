@@ -118,7 +118,9 @@ def test_where_no_thread_can_be_started_the_next_endpoint_opens_it(
         patch.setattr(threading.Thread, "start", start)
         open_metrics_port("127.0.0.1", port)
     assert page(port) is None
-    assert "no port until the next endpoint is built: can't start new thread" in caplog.text
+    assert (
+        "port is not tried until the next endpoint is built: can't start new thread" in caplog.text
+    )
     monkeypatch.setattr(prometheus_client, "start_http_server", lambda *to: opened.append(to[0]))
     for _ in range(2):
         open_metrics_port("127.0.0.1", port)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -262,6 +263,43 @@ async def test_what_no_thread_could_be_started_for_is_never_begun(
     await asyncio.gather(*tasks)
     assert held.begun == [f"{at}" for at in range(running)]
     await idle(threads)
+
+
+async def test_after_a_limit_there_are_as_many_threads_as_ever(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool may take what it could not begin for threads that idle."""
+    threads = Threads()
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        for _ in range(THREADS + 3):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await ask(threads, lambda: "in")
+    assert await ask(threads, lambda: "in") == "in"
+    async with asyncio.timeout(60):
+        tasks = await full(threads, held)
+    held.release.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_nothing_is_kept_of_what_no_thread_could_be_started_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = Threads()
+
+    async def refused() -> weakref.ref[Any]:
+        work = partial(str, "text")
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await ask(threads, work)
+        return weakref.ref(work)
+
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        kept = await refused()
+    # The loop itself holds the task until its turn is over.
+    await asyncio.sleep(0)
+    gc.collect()
+    assert kept() is None
 
 
 async def test_what_another_thread_has_begun_by_then_is_answered(

@@ -177,9 +177,15 @@ class Builder:
         built = self._host.processor._engine_processor_lookup
         self._waiting.add(url)
         if url not in built:
-            if url not in self._before:
+            before = self._before.get(url)
+            if before is None or _is_emptied(before):
                 raise CodeMissingError
-            built[url] = self._before[url]
+            built[url] = before
+
+
+def _is_emptied(engine: Any) -> bool:
+    """Whether the host took its code out, as it does with a change of the models it watches."""
+    return engine._preprocess is None and bool(engine.model_endpoint.preprocess_artifact)
 
 
 async def wait_for_update(processor: Any) -> None:

@@ -65,10 +65,14 @@ def _told(endpoint: Any) -> Iterator[None]:
 def _checked(artifact: Any, keys: TrustedKeys) -> Iterator[CodeCopy]:
     """What has been read of it once and checked, written where only we write.
 
-    Raises ContractError for a file that no trusted key signed, and CodeCopyError where there is no
-    room for it.
+    Raises ContractError for a file that no trusted key signed, and CodeCopyError where it cannot be
+    read, or there is no room for it.
     """
-    raw = local_file(artifact).read_bytes()
+    fetched = local_file(artifact)
+    try:
+        raw = fetched.read_bytes()
+    except OSError as error:
+        raise CodeCopyError(f"its copy {fetched} cannot be read ({error.strerror})") from None
     check_signed_preprocess(raw, keys)
     check_preprocess(raw)
     with contextlib.ExitStack() as stack:
