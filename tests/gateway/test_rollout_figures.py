@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from transformer_serving.contract.rollout import (
     states_text,
 )
 from transformer_serving.contract.worker.watched_answers import MOST, watched_answers
-from transformer_serving.gateway.rollout.figures import RolloutFigures
+from transformer_serving.gateway.rollout.figures import RolloutFigures, tell_rollouts
 from transformer_serving.gateway.rollout.mirror import MIRRORS, Noted
 from transformer_serving.gateway.rollout.under_way import UNDER_WAY, note_under_way
 
@@ -255,3 +256,31 @@ async def test_of_a_rollout_that_is_over_nobody_is_noted(noting: type[Processor]
     mark(worker, HOLDING, changed=True)
     worker.figures.synced(items(replace(HELD, phase=OVER)), changed=True)
     assert UNDER_WAY == {}
+
+
+@pytest.mark.usefixtures("noting")
+async def test_requests_are_noted_from_when_the_host_draws_them() -> None:
+    """It lets them in before it has told its own task of the change, which may take a second."""
+    drawn: list[asyncio.Task[Any]] = []
+
+    class Host(Processor):
+        def deserialize(self, task: Any) -> bool:
+            work = self._process_request(processor=self, url="texts/77", body={})
+            drawn.append(asyncio.ensure_future(work))
+            return True
+
+    class Task:
+        def __init__(self, state: State) -> None:
+            found = {name: SimpleNamespace(value=text) for name, text in items(state).items()}
+            self._data = SimpleNamespace(configuration=found)
+
+        @staticmethod
+        def current_task() -> None:
+            """Nothing is written."""
+
+    tell_rollouts(Host)
+    Host().deserialize(Task(HELD))
+    await asyncio.sleep(0)
+    assert len(UNDER_WAY["texts/77"]) == len(drawn) == 1
+    drawn[0].cancel()
+    await asyncio.wait(drawn)

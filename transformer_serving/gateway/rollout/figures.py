@@ -12,6 +12,8 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from transformer_serving.contract.errors import KINDS
@@ -60,16 +62,19 @@ class RolloutFigures:
         self._at: dict[str, tuple[Plan, str | None]] = {}
         self._leavers = Leavers()
 
+    def expect(self, items: Mapping[str, str]) -> None:
+        """The host is to take these over, after which it draws requests and writes to ClearML
+        before it is `synced`, which raises what cannot be read.
+        """
+        with suppress(ValueError):
+            self._leavers.note({plan.candidate for plan, _ in _open(items).values()})
+
     def synced(self, items: Mapping[str, str], *, changed: bool = False) -> None:
         """The host has taken over the configuration that these items are of, which may not have
         `changed` since the last time.
         """
-        plans, states = read_plans(items.get(PLANS)), read_states(items.get(STATES))
+        open_ = _open(items)
         self._count()
-        open_ = {
-            endpoint: (plan, states[endpoint]) for endpoint, plan in plans.items()
-            if _is_open(plan, states.get(endpoint))
-        }  # fmt: skip
         if not open_ and not self._at:
             return
         self._watch(open_, changed=changed)
@@ -96,7 +101,9 @@ class RolloutFigures:
             for endpoint, (plan, state) in open_.items()
         }
         ids = {plan.id for plan, _ in open_.values()}
-        self._leavers.watch({plan.candidate for plan, _ in open_.values()})
+        candidates = {plan.candidate for plan, _ in open_.values()}
+        self._leavers.note(candidates)
+        self._leavers.keep(candidates)
         self._seen.marks = {
             endpoint: self._mark(plan, state, changed=changed)
             for endpoint, (plan, state) in open_.items()
@@ -135,6 +142,15 @@ class RolloutFigures:
                 MIRRORS[endpoint] = Mirror.of(plan)
 
 
+def _open(items: Mapping[str, str]) -> dict[str, tuple[Plan, State]]:
+    """Raises ValueError."""
+    plans, states = read_plans(items.get(PLANS)), read_states(items.get(STATES))
+    return {
+        endpoint: (plan, states[endpoint]) for endpoint, plan in plans.items()
+        if _is_open(plan, states.get(endpoint))
+    }  # fmt: skip
+
+
 def _is_open(plan: Plan, state: State | None) -> bool:
     return state is not None and state.id == plan.id and not state.is_over
 
@@ -145,20 +161,24 @@ def tell_rollouts(processor_class: Any) -> None:
     take_over = processor_class.deserialize
     figures: list[RolloutFigures] = []
 
-    def deserialize(self: Any, task: Any = None, *arguments: Any, **named: Any) -> Any:
-        changed = take_over(self, task, *arguments, **named)
+    def tell(task: Any, work: Callable[[RolloutFigures, dict[str, str]], None]) -> None:
         try:
             data = getattr(task, "_data", None)
             if data is not None:
                 if not figures:
                     every_s = 60 * SERVING_POLL.number(os.environ)
                     figures.append(RolloutFigures(into_own(type(task)), every_s))
-                figures[0].synced(_texts(data.configuration), changed=bool(changed))
+                work(figures[0], _texts(data.configuration))
         except UntoldError as error:
             log.error("what was seen of a rollout could not be told: %s", error)
         except Exception as error:
             # Requests are served whether or not anybody counts them.
             log.error("what was seen of a rollout could not be told: %s", type(error).__name__)
+
+    def deserialize(self: Any, task: Any = None, *arguments: Any, **named: Any) -> Any:
+        tell(task, RolloutFigures.expect)
+        changed = take_over(self, task, *arguments, **named)
+        tell(task, partial(RolloutFigures.synced, changed=bool(changed)))
         return changed
 
     processor_class.deserialize = deserialize

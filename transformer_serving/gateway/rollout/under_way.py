@@ -25,12 +25,15 @@ class Leavers:
     def __init__(self) -> None:
         self._of: dict[str, frozenset[object]] = {}
 
-    def watch(self, candidates: set[str]) -> None:
-        """Of these it is known who runs there, from now on; of others no more."""
+    def note(self, candidates: set[str]) -> None:
+        """Of these it is known who runs there, from now on. Told before the host draws for them."""
+        for name in candidates - UNDER_WAY.keys():
+            UNDER_WAY[name] = set()
+
+    def keep(self, candidates: set[str]) -> None:
+        """Of others no more."""
         for gone in UNDER_WAY.keys() - candidates:
             del UNDER_WAY[gone]
-        for name in candidates:
-            UNDER_WAY.setdefault(name, set())
         self._of = {name: left for name, left in self._of.items() if name in candidates}
 
     def begin(self, candidate: str) -> None:
