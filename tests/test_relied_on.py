@@ -348,6 +348,11 @@ RELIED_ON = (
     ),
     Relied(
         "clearml-serving", _HOST, "ModelRequestProcessor",
+        "_process_request(processor,url,body)",
+        "gateway/rollout/under_way.py: who runs at a candidate, by what was drawn",
+    ),
+    Relied(
+        "clearml-serving", _HOST, "ModelRequestProcessor",
         "_update_serving_plot() _update_monitored_models() _model_monitoring "
         "_model_monitoring_versions _model_monitoring_update_request _update_canary_lookup() "
         "_canary_endpoints _endpoints _model_monitoring_endpoints _last_update_hash "

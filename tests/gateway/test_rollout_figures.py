@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 
 from transformer_serving.contract.rollout import (
     HOLDING,
+    LEAVING,
     NEW,
     OLD,
     OVER,
@@ -23,8 +28,9 @@ from transformer_serving.contract.rollout import (
     states_text,
 )
 from transformer_serving.contract.worker.watched_answers import MOST, watched_answers
-from transformer_serving.gateway.rollout.figures import RolloutFigures
+from transformer_serving.gateway.rollout.figures import RolloutFigures, tell_rollouts
 from transformer_serving.gateway.rollout.mirror import MIRRORS, Noted
+from transformer_serving.gateway.rollout.under_way import UNDER_WAY, note_under_way
 
 PLAN = Plan("a1", "texts", 77, "new", "old", (10.0, 100.0), 60.0)
 HELD = State("a1", HOLDING, 0)
@@ -159,3 +165,122 @@ def test_in_a_shadow_requests_of_callers_are_not_counted() -> None:
 def test_without_a_share_nothing_is_mirrored() -> None:
     Worker().figures.synced(of(PLAN, HELD))
     assert MIRRORS == {}
+
+
+class Processor(ModelRequestProcessor):  # type: ignore[misc]
+    """The host's own, as much of it as one request needs once an endpoint is drawn for it."""
+
+    is_preprocess_async = is_postprocess_async = False
+    is_process_async = True
+
+    def __init__(self) -> None:
+        self._kafka_stats_url = None
+        self._metric_logging: dict[str, Any] = {}
+        self.ends = asyncio.Event()
+
+    async def ask(self, url: str) -> Any:
+        return await self._process_request(processor=self, url=url, body={})
+
+    def preprocess(self, body: Any, state: Any, collect: Any) -> Any:
+        return body
+
+    postprocess = preprocess
+
+    async def process(self, body: Any, state: Any, collect: Any) -> Any:
+        await self.ends.wait()
+        return body
+
+
+@pytest.fixture
+def noting() -> Iterator[type[Processor]]:
+    class Noting(Processor):
+        pass
+
+    note_under_way(Noting)
+    yield Noting
+    UNDER_WAY.clear()
+
+
+async def begun(processor: Processor, url: str = "texts/77") -> asyncio.Task[Any]:
+    task = asyncio.create_task(processor.ask(url))
+    await asyncio.sleep(0)
+    return task
+
+
+def mark(worker: Worker, phase: str, *, changed: bool = False) -> str:
+    worker.figures.synced(items(replace(HELD, phase=phase)), changed=changed)
+    told = worker.seen.marks["texts"]
+    # By it the controller knows that the worker lives, and knows of the rollout.
+    assert told.startswith("a1")
+    return told
+
+
+@pytest.mark.parametrize("phase", [LEAVING, RETURNING])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_the_candidate_is_not_let_go_of_before_its_last_request_has_ended(
+    noting: type[Processor], phase: str, is_cancelled: bool
+) -> None:
+    worker, processor = Worker(), noting()
+    assert mark(worker, HOLDING, changed=True) == "a1 holding 0"
+    last = await begun(processor)
+    await begun(processor, "texts")
+    # A step takes nothing away.
+    assert mark(worker, HOLDING) == "a1 holding 0"
+    assert mark(worker, phase, changed=True) == "a1"
+    assert mark(worker, phase) == "a1"
+    if is_cancelled:
+        last.cancel()
+    else:
+        processor.ends.set()
+    await asyncio.wait([last])
+    assert mark(worker, phase) == f"a1 {phase} 0"
+
+
+async def test_who_asks_the_candidate_by_its_own_name_is_not_waited_for(
+    noting: type[Processor],
+) -> None:
+    worker, processor = Worker(), noting()
+    mark(worker, HOLDING, changed=True)
+    assert mark(worker, RETURNING, changed=True) == "a1 returning 0"
+    direct = await begun(processor)
+    assert mark(worker, RETURNING) == "a1 returning 0"
+    # Unless it may have been drawn: somebody may have written the route back in between.
+    assert mark(worker, RETURNING, changed=True) == "a1"
+    processor.ends.set()
+    await direct
+    assert mark(worker, RETURNING) == "a1 returning 0"
+
+
+async def test_of_a_rollout_that_is_over_nobody_is_noted(noting: type[Processor]) -> None:
+    worker = Worker()
+    mark(worker, HOLDING, changed=True)
+    worker.figures.synced(items(replace(HELD, phase=OVER)), changed=True)
+    assert UNDER_WAY == {}
+
+
+@pytest.mark.usefixtures("noting")
+async def test_requests_are_noted_from_when_the_host_draws_them() -> None:
+    """It lets them in before it has told its own task of the change, which may take a second."""
+    drawn: list[asyncio.Task[Any]] = []
+
+    class Host(Processor):
+        def deserialize(self, task: Any) -> bool:
+            work = self._process_request(processor=self, url="texts/77", body={})
+            drawn.append(asyncio.ensure_future(work))
+            return True
+
+    class Task:
+        def __init__(self, state: State) -> None:
+            found = {name: SimpleNamespace(value=text) for name, text in items(state).items()}
+            self._data = SimpleNamespace(configuration=found)
+
+        @staticmethod
+        def current_task() -> None:
+            """Nothing is written."""
+
+    tell_rollouts(Host)
+    Host().deserialize(Task(HELD))
+    await asyncio.sleep(0)
+    assert len(UNDER_WAY["texts/77"]) == len(drawn) == 1
+    drawn[0].cancel()
+    await asyncio.wait(drawn)

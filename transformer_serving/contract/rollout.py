@@ -123,7 +123,9 @@ class State:
 
     @property
     def mark(self) -> str:
-        """What a worker says once it has taken over the routes of this phase."""
+        """What a worker says once it has taken over the routes of this phase, and where that leaves
+        the candidate none, once what was drawn for it is answered, too.
+        """
         return f"{self.id} {self.phase} {self.step}"
 
     @property

@@ -12,14 +12,18 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from transformer_serving.contract.errors import KINDS
 from transformer_serving.contract.rollout import (
     HOLDING,
+    LEAVING,
     NEW,
     OLD,
     PLANS,
+    RETURNING,
     SEEN,
     STATES,
     Arm,
@@ -34,6 +38,7 @@ from transformer_serving.contract.rollout import (
 from transformer_serving.contract.settings.polls import SERVING_POLL
 from transformer_serving.contract.worker.watched_answers import MOST, watched_answers
 from transformer_serving.gateway.rollout.mirror import MIRRORS, Mirror
+from transformer_serving.gateway.rollout.under_way import Leavers, note_under_way
 
 log = logging.getLogger("transformer_serving.gateway")
 # Nobody waited for this answer any more.
@@ -55,18 +60,24 @@ class RolloutFigures:
         self._seen = Seen(every_s=every_s)
         # The step at which the answers were given that are noted now, by endpoint.
         self._at: dict[str, tuple[Plan, str | None]] = {}
+        self._leavers = Leavers()
 
-    def synced(self, items: Mapping[str, str]) -> None:
-        """The host has taken over the configuration that these items are of."""
-        plans, states = read_plans(items.get(PLANS)), read_states(items.get(STATES))
+    def expect(self, items: Mapping[str, str]) -> None:
+        """The host is to take these over, after which it draws requests and writes to ClearML
+        before it is `synced`, which raises what cannot be read.
+        """
+        with suppress(ValueError):
+            self._leavers.note({plan.candidate for plan, _ in _open(items).values()})
+
+    def synced(self, items: Mapping[str, str], *, changed: bool = False) -> None:
+        """The host has taken over the configuration that these items are of, which may not have
+        `changed` since the last time.
+        """
+        open_ = _open(items)
         self._count()
-        open_ = {
-            endpoint: (plan, states[endpoint]) for endpoint, plan in plans.items()
-            if _is_open(plan, states.get(endpoint))
-        }  # fmt: skip
         if not open_ and not self._at:
             return
-        self._watch(open_)
+        self._watch(open_, changed=changed)
         self._seen.beat += 1
         self._write(seen_text(self._seen))
 
@@ -84,13 +95,19 @@ class RolloutFigures:
                         arms = self._seen.steps.setdefault(step, {})
                         arms.setdefault(name, Arm()).count(status, tokens, seconds)
 
-    def _watch(self, open_: Mapping[str, tuple[Plan, State]]) -> None:
+    def _watch(self, open_: Mapping[str, tuple[Plan, State]], *, changed: bool) -> None:
         self._at = {
             endpoint: (plan, step_of(plan.id, state.step) if state.phase == HOLDING else None)
             for endpoint, (plan, state) in open_.items()
         }
         ids = {plan.id for plan, _ in open_.values()}
-        self._seen.marks = {endpoint: state.mark for endpoint, (_, state) in open_.items()}
+        candidates = {plan.candidate for plan, _ in open_.values()}
+        self._leavers.note(candidates)
+        self._leavers.keep(candidates)
+        self._seen.marks = {
+            endpoint: self._mark(plan, state, changed=changed)
+            for endpoint, (plan, state) in open_.items()
+        }
         self._seen.steps = {
             step: arms for step, arms in self._seen.steps.items() if step.split()[0] in ids
         }
@@ -102,6 +119,14 @@ class RolloutFigures:
             del self._watched[gone]
         for name in names - self._watched.keys():
             self._watched[name] = deque(maxlen=MOST)
+
+    def _mark(self, plan: Plan, state: State, *, changed: bool) -> str:
+        """Of no phase while the candidate, which would go next, still has requests of its route."""
+        if state.phase not in (LEAVING, RETURNING):
+            return state.mark
+        if changed:
+            self._leavers.begin(plan.candidate)
+        return plan.id if self._leavers.has(plan.candidate) else state.mark
 
     def _mirror(self, open_: Mapping[str, tuple[Plan, State]]) -> None:
         """Begin and end what is mirrored; nothing of it is on the way when this is told."""
@@ -117,29 +142,43 @@ class RolloutFigures:
                 MIRRORS[endpoint] = Mirror.of(plan)
 
 
+def _open(items: Mapping[str, str]) -> dict[str, tuple[Plan, State]]:
+    """Raises ValueError."""
+    plans, states = read_plans(items.get(PLANS)), read_states(items.get(STATES))
+    return {
+        endpoint: (plan, states[endpoint]) for endpoint, plan in plans.items()
+        if _is_open(plan, states.get(endpoint))
+    }  # fmt: skip
+
+
 def _is_open(plan: Plan, state: State | None) -> bool:
     return state is not None and state.id == plan.id and not state.is_over
 
 
 def tell_rollouts(processor_class: Any) -> None:
     """Have the host's sync thread count and tell, each time it has looked at the serving task."""
+    note_under_way(processor_class)
     take_over = processor_class.deserialize
     figures: list[RolloutFigures] = []
 
-    def deserialize(self: Any, task: Any = None, *arguments: Any, **named: Any) -> Any:
-        changed = take_over(self, task, *arguments, **named)
+    def tell(task: Any, work: Callable[[RolloutFigures, dict[str, str]], None]) -> None:
         try:
             data = getattr(task, "_data", None)
             if data is not None:
                 if not figures:
                     every_s = 60 * SERVING_POLL.number(os.environ)
                     figures.append(RolloutFigures(into_own(type(task)), every_s))
-                figures[0].synced(_texts(data.configuration))
+                work(figures[0], _texts(data.configuration))
         except UntoldError as error:
             log.error("what was seen of a rollout could not be told: %s", error)
         except Exception as error:
             # Requests are served whether or not anybody counts them.
             log.error("what was seen of a rollout could not be told: %s", type(error).__name__)
+
+    def deserialize(self: Any, task: Any = None, *arguments: Any, **named: Any) -> Any:
+        tell(task, RolloutFigures.expect)
+        changed = take_over(self, task, *arguments, **named)
+        tell(task, partial(RolloutFigures.synced, changed=bool(changed)))
         return changed
 
     processor_class.deserialize = deserialize

@@ -4,9 +4,9 @@ holding a step -> ... -> holding the last -> promoting -> leaving -> over
               \\-> returning -> over
 
 Promoting gives the endpoint itself the new bundle, while the candidate still answers; leaving takes
-the candidate's route away, and only when every worker has let go of it the candidate itself.
-Returning is the same without the new bundle. So nobody is sent to an engine that is not there.
-A shadow holds its one step without a route, and whatever it finds it returns.
+the candidate's route away, and only when every worker has let go of it, with its last request, the
+candidate itself. Returning is the same without the new bundle. So nobody is sent to an engine that
+is not there. A shadow holds its one step without a route, and whatever it finds it returns.
 """
 
 from __future__ import annotations
