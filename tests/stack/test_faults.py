@@ -128,17 +128,3 @@ def test_down_after_the_supervisor_crashed_leaves_nothing(tmp_path: Path) -> Non
     stack.run("down")
     assert not list(leftovers(tmp_path))
     assert not any(lives(part) for part in parts)
-
-
-def test_down_and_up_again_serves_what_was_deployed(tmp_path: Path) -> None:
-    stack = Stack(tmp_path, free_port_base())
-    bundle = write_small(tmp_path / "bundle").folder
-    stack.run("up", "--port-base", str(stack.base))
-    stack.run("deploy", str(bundle), "--endpoint", "kept")
-    stack.run("down")
-    assert not list(leftovers(tmp_path))
-    stack.run("up")
-    try:
-        stack.until(lambda: stack.post("kept", BODY)[0] == 200, "it is served again")
-    finally:
-        stack.run("down")

@@ -20,6 +20,7 @@ from transformer_serving.desk.cli.deploy import deploy_target
 from transformer_serving.desk.deploy.endpoint import deploy_together
 from transformer_serving.desk.deploy.registry import SERVED
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.leftovers import leftovers
 from transformer_serving.desk.local.record import require_record
 
 pytestmark = pytest.mark.long
@@ -129,20 +130,27 @@ def test_the_bundle_before_serves_on_through_a_wrong_update(
 
 
 def test_a_restart_costs_no_proof_and_a_moved_state_one(tmp_path: Path) -> None:
-    """Where the kept proofs are of another processor, everything is proven on this one first."""
+    """Where the kept proofs are of another processor, everything is proven on this one first.
+
+    What has no parity set is served again as well.
+    """
     stack = Stack(tmp_path / "state", free_port_base())
     kept = stack.state / "triton" / "proofs.json"
     bundle = write_small(tmp_path / "right", RIGHT["openvino"])
+    unproven = write_small(tmp_path / "unproven")
     stack.run("up", "--port-base", str(stack.base))
     try:
+        stack.run("deploy", str(unproven.folder), "--endpoint", "unproven")
         stack.run("deploy", str(bundle.folder), "--endpoint", "proven")
         before = kept.read_text()
         for restart in ("same machine", "another"):
             stack.run("down")
+            assert not list(leftovers(stack.state))
             if restart == "another":
                 kept.write_text(before.replace('"key": "', '"key": "of another machine '))
             stack.run("up")
             stack.until(lambda: stack.post("proven", BODY)[0] == 200, "it is served again")
+            stack.until(lambda: stack.post("unproven", BODY)[0] == 200, "and so is the other")
             stack.until(lambda: stack.rows()["proven"]["proof"] == "proven", "it is proven")
             assert (kept.read_text() == before) == (restart == "same machine")
     finally:
