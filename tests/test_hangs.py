@@ -25,7 +25,7 @@ def test_that_hangs():
 def options(name: str) -> list[str]:
     """What the Makefile gives to pytest under this name, in as many processes as it says itself."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    found = re.search(rf"^{name} := (.*)$", makefile, re.MULTILINE)
+    found = re.search(rf"^{name} :?= (.*)$", makefile, re.MULTILINE)
     processes = re.search(r"^PROCESSES \?= (\d+)$", makefile, re.MULTILINE)
     assert found
     assert processes
