@@ -195,6 +195,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Until pytest_runtestloop: what is imported stays, and to look at it takes seconds."""
+    gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """A plugin that schemathesis imports at the end is imported before the tests.
 
@@ -206,6 +212,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     with contextlib.suppress(ImportError):
         importlib.import_module("schemathesis.reporting.allure")
     # Tests that collect would look at every object of the libraries each time, for minutes in all.
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -35,7 +35,8 @@ def environment_python(name: str) -> Path:
     # A pip of its own would take longer to install than most lists.
     venv.create(folder, with_pip=False, clear=True)
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
-    command = [*pip, "install", "--quiet"]
+    # An import compiles what it needs: of most of what is installed none does.
+    command = [*pip, "install", "--quiet", "--no-compile"]
     done = subprocess.run(
         [*command, "-r", str(wanted)], capture_output=True, text=True, timeout=_INSTALL_S,
         check=False,

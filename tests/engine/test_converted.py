@@ -130,6 +130,7 @@ async def test_the_golden_request_is_answered_through_triton(
         assert agrees(answer, golden.answer, golden.tolerance)
 
 
+@pytest.mark.usefixtures("graphs_are_kept")
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
 async def test_a_vocabulary_of_250002_words_stays_in_the_engine(
     triton_server: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from tests.families import save_model
+from tests.kept_graphs import KeptGraphs
 from tests.tiny_models import (
     POSITIONS,
     bert_config,
@@ -36,7 +37,7 @@ from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
-from transformer_serving.desk.export.onnx import GraphTensors, export_onnx
+from transformer_serving.desk.export.onnx import ExportedGraph, GraphTensors, export_onnx
 from transformer_serving.desk.failure import ConversionRefused, PrecisionRefused
 from transformer_serving.desk.parity import check as parity
 from transformer_serving.desk.parity.bodies import golden_body, parity_bodies
@@ -59,12 +60,11 @@ from transformer_serving.engine.proof.parity_set import read_parity_set
 class Model:
     """One exported model, its requests and the reference's answers, made once for all tests."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kept: KeptGraphs) -> None:
         self.folder = folder
         source = open_source(str(save_classifier(folder)))
-        graph = export_onnx(source, folder / "graph.onnx")
+        graph = kept.graph(source, folder / "graph")
         self.graph = graph.path
-        clean_onnx(self.graph)
         endpoint = endpoint_of(source, graph, tokens_of(source, None, (8, 16)), LIMITS)
         self.case = prepare_case(source, endpoint)
 
@@ -74,8 +74,8 @@ class Model:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return Model(tmp_path_factory.mktemp("case"))
+def model(kept_graphs: KeptGraphs, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(tmp_path_factory.mktemp("case"), kept_graphs)
 
 
 def edited(model: Model, name: str, edit: Any) -> Path:
@@ -647,9 +647,24 @@ def test_a_reference_that_cuts_earlier_is_refused(task: str, tmp_path: Path) -> 
         reference_answers(source, longer, [body])
 
 
-def reranker(folder: Path, scratch: Path, **lengths: int) -> Path:
-    """A bi-encoder that cuts the texts of a side of its own at these lengths."""
-    save_sentence_model(folder, scratch, pooling="mean")
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("embedder")
+    return save_sentence_model(folder / "model", folder / "encoder", pooling="mean")
+
+
+@pytest.fixture(scope="module")
+def graph_of_embedder(
+    embedder: Path, kept_graphs: KeptGraphs, tmp_path_factory: pytest.TempPathFactory
+) -> ExportedGraph:
+    """Whatever it cuts its texts at."""
+    source = open_source(str(embedder), task="rerank")
+    return kept_graphs.graph(source, tmp_path_factory.mktemp("graph"))
+
+
+def reranker(embedder: Path, folder: Path, **lengths: int) -> Path:
+    """The bi-encoder, but that it cuts its texts, or those of a side, at these lengths."""
+    shutil.copytree(embedder, folder)
     settings = folder / "sentence_bert_config.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text()), **lengths}))
     return folder
@@ -657,11 +672,9 @@ def reranker(folder: Path, scratch: Path, **lengths: int) -> Path:
 
 @pytest.mark.parametrize("name", ["query_length", "document_length"])
 def test_a_reranker_whose_reference_cuts_one_side_earlier_is_refused(
-    name: str, tmp_path: Path
+    name: str, embedder: Path, tmp_path: Path
 ) -> None:
-    source = open_source(
-        str(reranker(tmp_path / "model", tmp_path / "encoder", **{name: 20})), task="rerank"
-    )
+    source = open_source(str(reranker(embedder, tmp_path / "model", **{name: 20})), task="rerank")
     graph = GraphTensors(
         ("input_ids", "token_type_ids", "attention_mask"), (OutputTensor("output", "FP32", (32,)),)
     )
@@ -674,16 +687,16 @@ def test_a_reranker_whose_reference_cuts_one_side_earlier_is_refused(
         assert reference_answers(source, shorter, [body])
 
 
-@pytest.mark.parametrize("lengths", [{}, {"document_length": 20}, {"document_length": POSITIONS}])
-def test_a_rerankers_long_documents_are_compared(lengths: dict[str, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "lengths",
+    [{}, {"document_length": 20}, {"document_length": POSITIONS, "max_seq_length": 24}],
+)
+def test_a_rerankers_long_documents_are_compared(
+    lengths: dict[str, int], embedder: Path, graph_of_embedder: ExportedGraph, tmp_path: Path
+) -> None:
     """The endpoint's length is the reference's, by which each side is cut."""
-    folder = reranker(tmp_path / "model", tmp_path / "encoder", **lengths)
-    if lengths.get("document_length") == POSITIONS:
-        settings = folder / "sentence_bert_config.json"
-        settings.write_text(json.dumps({**json.loads(settings.read_text()), "max_seq_length": 24}))
-    source = open_source(str(folder), task="rerank")
-    graph = export_onnx(source, tmp_path / "graph.onnx")
-    clean_onnx(graph.path)
+    source = open_source(str(reranker(embedder, tmp_path / "model", **lengths)), task="rerank")
+    graph = graph_of_embedder
     endpoint = endpoint_of(source, graph, tokens_of(source, 20, (8, 16)), LIMITS)
     case = prepare_case(source, endpoint)
     report = compare(case, EngineFiles("onnxruntime", "fp32", (graph.path,)))
