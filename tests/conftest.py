@@ -68,7 +68,8 @@ _SHARING |= {
 }
 
 # What takes longest, longest first: begun last, it would keep a process busy and the others idle.
-# Of make test are "stack", ten_thousand, and from test_architectures on: only those of few tests.
+# Of make test are "stack", ten_thousand, and those from test_architectures to test_wrong_engine:
+# only some of few tests. The last are of make test-compose.
 _LONGEST = (
     "tests/stack/test_proof.py", "tests/stack/test_rollout.py", "stack", "tests/stack/test_tune.py",
     "tests/stack/test_live_change.py", "every_task", "tests/stack/test_host_traps.py",

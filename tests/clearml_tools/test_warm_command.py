@@ -50,11 +50,17 @@ sys.stdin.read()
 """
 
 
+# Of servers that other files' tests have started, some have ended and nobody has asked for it.
+_there_before: set[psutil.Process] = set()
+
+
 @pytest.fixture(autouse=True)
 def ended() -> Iterator[None]:
     """Each test begins without one, and leaves none."""
     warm_command.end_waiting()
+    _there_before.update(psutil.Process().children(recursive=True))
     yield
+    _there_before.clear()
     warm_command.end_waiting()
 
 
@@ -73,7 +79,7 @@ def cli(clearml_environment: dict[str, str]) -> ClearmlCli:
 
 def others() -> list[psutil.Process]:
     """Processes that this one's calls have, with their own."""
-    mine = psutil.Process().children(recursive=True)
+    mine = set(psutil.Process().children(recursive=True)) - _there_before
     return [one for one in mine if "warm_command" in " ".join(one.cmdline())]
 
 
