@@ -7,11 +7,10 @@ import contextlib
 import functools
 import gc
 import importlib
-import inspect
 import json
 import logging
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +18,8 @@ import hypothesis
 import pytest
 import uvloop
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+from tests.shared_servers import SHARING, STACKS, SharedServers
 
 if TYPE_CHECKING:
     from tests.kept_graphs import KeptGraphs
@@ -48,24 +49,6 @@ SENTENCES = [
     "rain fell on the roof all night and the street shone",
 ]
 
-
-# Files that share a stack, by the fixture that starts it. That of the demo is one in a run: it has
-# its models in the checkout's own folder. Those of make test that share `plain` stand beside it.
-# That of every task converts and deploys for minutes.
-_STACKS = {
-    "stack": (
-        "answers", "clearml_commands", "commands", "demo_folder", "desk_folder", "notebooks",
-        "readme", "show_and_adopt", "triton_ports",
-    ),
-    "every_task": ("api_page", "openapi_answers", "pages_in_a_browser"),
-}  # fmt: skip
-_SHARING = {
-    f"tests/stack/test_{name}.py": fixture for fixture, names in _STACKS.items() for name in names
-}
-# In containers they share a stack, and what they measure is written down by one process.
-_SHARING |= {
-    f"tests/compose/test_{name}.py": "containers" for name in ("images", "stack", "stack_doctor")
-}
 
 # What takes longest, longest first: begun last, it would keep a process busy and the others idle.
 # Of make test are "stack", ten_thousand, and those from test_architectures to test_wrong_engine:
@@ -101,7 +84,6 @@ _LOGGERS = (
     "transformer_serving.traces",
 )
 _LOST = pytest.StashKey[bool]()
-_SERVING = pytest.StashKey[list[tuple[pytest.FixtureDef[Any], Any]]]()
 _BEGUN = pytest.StashKey[dict[str | None, "LoggerState"]]()
 
 
@@ -113,7 +95,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class FilesAndStacks(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return _SHARING.get(file, file)
+            return SHARING.get(file, file)
 
         def _assign_work_unit(self, node: Any) -> None:
             """First what is known to be long, then folders that share, then what has most tests."""
@@ -132,43 +114,8 @@ def _turn(scope: str) -> tuple[int, int]:
     return long, next(folders, len(_TOGETHER))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
-) -> Generator[None, object, object]:
-    """Remember what a folder's tests share and what has an end, servers above all."""
-    made = yield
-    if fixturedef.scope == "session" and inspect.isgeneratorfunction(fixturedef.func):
-        request.session.stash.setdefault(_SERVING, []).append((fixturedef, request))
-    return made
-
-
-# The last of the wrappers: what an end prints is captured as the test's.
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_teardown(
-    item: pytest.Item, nextitem: pytest.Item | None
-) -> Generator[None, object, object]:
-    """What a folder's tests share ends where another folder's are next, the last made first.
-
-    Until the end of the session it would stand by, and look for changes, beside all other tests.
-    """
-    ended = yield
-    serving = item.session.stash.get(_SERVING, [])
-    for fixture, request in reversed(serving.copy()):
-        if nextitem and not _is_asked_by(fixture, nextitem):
-            serving.remove((fixture, request))
-            fixture.finish(request)
-    return ended
-
-
-def _is_asked_by(fixture: pytest.FixtureDef[Any], item: pytest.Item) -> bool:
-    file = item.nodeid.partition("::")[0]
-    # One process has the files of such a stack one after the other only where there are several.
-    grouped = "PYTEST_XDIST_WORKER" in os.environ and fixture.argname in _STACKS
-    if grouped and file.startswith("tests/stack/") and _SHARING.get(file) != fixture.argname:
-        return False
-    # A plugin's is everybody's.
-    return fixture.node is None or fixture.node in item.iter_parents()
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SharedServers())
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -190,9 +137,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("long"):
             assert _has_long(item.path), f"{file}: make test-stack looks for pytest.mark.long there"
         if file.startswith("tests/stack/"):
-            for fixture in _STACKS.keys() & set(getattr(item, "fixturenames", ())):
-                wrong = f"{file} shares the stack of '{fixture}': name it in {__file__}"
-                assert _SHARING.get(file) == fixture, wrong
+            for fixture in STACKS.keys() & set(getattr(item, "fixturenames", ())):
+                wrong = f"{file} has the stack of '{fixture}': name it in tests/shared_servers.py"
+                assert SHARING.get(file) == fixture, wrong
 
 
 @pytest.hookimpl(tryfirst=True)

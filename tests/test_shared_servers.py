@@ -41,9 +41,12 @@ def test_asks({fixture}):
 
 def test_it_ends_where_another_folder_is_next_and_begins_anew(tmp_path: Path) -> None:
     """A folder below is no other one; what was made of it ends before it."""
-    (tmp_path / "conftest.py").write_text(
-        "import pathlib, pytest\n@pytest.fixture\ndef tell():\n"
-        "    told = pathlib.Path(__file__).parent / 'told'\n"
+    # As the real one it lies below the root, where pytest tells a conftest less.
+    folder = tmp_path / "all"
+    folder.mkdir()
+    (folder / "conftest.py").write_text(
+        "import pathlib, pytest\nfrom tests.conftest import pytest_configure\n"
+        "@pytest.fixture\ndef tell():\n    told = pathlib.Path(__file__).parent / 'told'\n"
         "    return lambda what: told.open('a').write(what + ' ')\n"
     )
     asked = [
@@ -51,16 +54,16 @@ def test_it_ends_where_another_folder_is_next_and_begins_anew(tmp_path: Path) ->
         ("other/test_c.py", "tell"), ("gateway/test_d.py", "server"),
     ]  # fmt: skip
     for name, fixture in asked:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(ASKS.format(fixture=fixture, name=Path(name).stem[-1]))
-    (tmp_path / "gateway" / "conftest.py").write_text(SHARED)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(ASKS.format(fixture=fixture, name=Path(name).stem[-1]))
+    (folder / "gateway" / "conftest.py").write_text(SHARED)
     own = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path)]
-    own += ["-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin", "-p", "tests.conftest"]
+    own += ["-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *own, *(name for name, _ in asked)],
+        [sys.executable, "-m", "pytest", *own, *(f"all/{name}" for name, _ in asked)],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told = "server a b /client /server c server d /server"
-    assert (tmp_path / "told").read_text().split() == told.split()
+    assert (folder / "told").read_text().split() == told.split()
