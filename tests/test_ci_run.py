@@ -18,7 +18,7 @@ PACKAGES = {
     "prometheus", "prometheus-alertmanager",
 }  # fmt: skip
 # What else the script asks a machine for.
-TOOLS = ("bash", "cat", "dirname", "env", "mkdir", "tail")
+TOOLS = ("bash", "cat", "dirname", "env", "mkdir", "nice", "tail")
 MAKE = """#!/bin/sh
 echo "made $*"
 case " $HANGING " in *" $1 "*) sleep 90 ;; esac
