@@ -41,11 +41,13 @@ def leaving(after: int) -> Iterator[int]:
 
     def serve() -> None:
         answering = []
-        with listener:
-            for _ in range(after):
-                connection, _ = listener.accept()
-                answering.append(threading.Thread(target=answer, args=(connection,)))
-                answering[-1].start()
+        for left in reversed(range(after)):
+            connection, _ = listener.accept()
+            if not left:
+                # Before the last is answered: who asked would else be let in once more.
+                listener.close()
+            answering.append(threading.Thread(target=answer, args=(connection,)))
+            answering[-1].start()
         for one in answering:
             one.join()
 
