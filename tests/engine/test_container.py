@@ -401,6 +401,14 @@ def test_triton_ends_before_its_container_is_killed(tmp_path: Path) -> None:
         commands(longer, tmp_path, "secret")
 
 
+@pytest.mark.parametrize("text", ["60.5", "60.0", "6e1", "+60"])
+def test_the_seconds_of_a_stop_are_digits(text: str) -> None:
+    """Compose puts an s behind them for Docker, which takes some of these, and HAProxy none."""
+    with pytest.raises(ValueError, match="_STOP_SECONDS must be a whole number from 1 to 86400"):
+        end_seconds({"TRANSFORMER_SERVING_STOP_SECONDS": text})
+    assert end_seconds({"TRANSFORMER_SERVING_STOP_SECONDS": "60"}) == 30
+
+
 @pytest.mark.parametrize(
     ("stated", "said"),
     [
