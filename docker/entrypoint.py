@@ -11,6 +11,7 @@ import hashlib
 import ipaddress
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -215,20 +216,34 @@ def install(wanted: list[str], environment: dict[str, str]) -> Path:
         with (PACKAGES_FOLDER / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():
-                aside = PACKAGES_FOLDER / f".{name}"
-                command = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--quiet"]
-                command += ["--disable-pip-version-check", "--upgrade", "--target", str(aside)]
-                command += ["--constraint", str(LOCK)]
-                subprocess.run([*command, *wanted], check=True, env=environment)
-                aside.rename(folder)
+                install_aside(wanted, PACKAGES_FOLDER / f".{name}", environment).rename(folder)
     except OSError as error:
         sys.exit(f"error: {EXTRA_PACKAGES} needs a volume at {PACKAGES_FOLDER}: {error.strerror}")
     except subprocess.CalledProcessError as error:
         sys.exit(
             f"error: {EXTRA_PACKAGES}: pip ended with {error.returncode}; see its lines above. "
-            "What the image has must keep its version: for another, build an image of your own"
+            "Where they want another version of what the image has, build an image of your own; "
+            f"where no room is left, make some in the volume of {PACKAGES_FOLDER}"
         )
     return folder
+
+
+def install_aside(wanted: list[str], aside: Path, environment: dict[str, str]) -> Path:
+    """pip unpacks and installs all in its temporary folder before it moves it. It gets one in the
+    volume: /tmp is small, counts as memory and runs no program.
+    """
+    scratch = aside.with_name(f"{aside.name}.tmp")
+    # Of a container that was killed meanwhile.
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    try:
+        command = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--quiet"]
+        command += ["--disable-pip-version-check", "--upgrade", "--target", str(aside)]
+        command += ["--constraint", str(LOCK), *wanted]
+        subprocess.run(command, check=True, env={**environment, "TMPDIR": str(scratch)})
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return aside
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from tests.kubernetes.chart import CLEARML, LOCAL, chart, one, rendered
 from tests.kubernetes.test_official_chart import values as official_values
 from tests.loaded_file import loaded_file
 from tests.proxies import proxy_of_the_environment
+from tests.small_disk import small_disk
 from tests.test_compose_files import service
 from transformer_serving.contract.worker.tracing import ENDPOINTS
 
@@ -364,6 +365,24 @@ def test_another_version_than_the_images_is_refused(tmp_path: Path, index: Path)
     environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
     with pytest.raises(SystemExit, match="build an image of your own"):
         image(tmp_path, "needed==1.0").install(["needed==2.0"], environment)
+
+
+def test_extra_packages_take_no_room_outside_their_volume(tmp_path: Path, index: Path) -> None:
+    """/tmp of a container is memory, 256 MB of it; pip unpacks and installs in its temporary folder
+    before it moves all. What a killed container has left there goes."""
+    environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
+    with zipfile.ZipFile(index / "wanted-1.0-py3-none-any.whl", "a") as wheel:
+        wheel.writestr("wanted.bin", bytes(3 << 20))
+    volume = tmp_path / "volume"
+    left = volume / ".one.tmp" / "left"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    made = image(volume, "needed==1.0")
+    with small_disk(tmp_path / "tmp", megabytes=2) as temporary:
+        environment["TMPDIR"] = str(temporary)
+        folder = made.install_aside(["wanted"], volume / ".one", environment)
+    assert (folder / "wanted.bin").stat().st_size == 3 << 20
+    assert list(volume.glob(".*")) == [folder]
 
 
 @pytest.mark.parametrize("name", ["python", "triton"])

@@ -25,7 +25,6 @@ from transformer_serving.engine.container_commands import GRACE_VARIABLE, comman
 from transformer_serving.engine.controller.first_loads import awaited
 from transformer_serving.engine.controller.records import FailedChange, Kind
 from transformer_serving.engine.controller.state import StateFile
-from transformer_serving.engine.heartbeat import Heartbeat
 from transformer_serving.engine.image_pin import PINNED_TENSORRT, PINNED_TRITON, difference
 from transformer_serving.engine.shared_memory import FOLDER, area_prefix
 
@@ -151,26 +150,6 @@ def test_what_the_kernel_holds_is_waited_for_by_nobody(
         assert child.ended() is None
     child.kill()
     assert process.wait(BOUND_S) == -signal.SIGKILL
-
-
-def test_a_controller_is_silent_only_while_it_could_have_beaten(tmp_path: Path) -> None:
-    file = tmp_path / "controller.json"
-    heartbeat = Heartbeat(file)
-    heartbeat.begin()
-    # Not even its first state found room.
-    assert [heartbeat.silent_s(now) for now in (0.0, 0.5, 1.0)] == [0.0] * 3
-    assert not heartbeat.can_beat()
-    file.touch()
-    # The time that the last container left, and a clock that was set back, are times like another.
-    for beat in (9_000, 1_000):
-        os.utime(file, (beat, beat))
-        assert [heartbeat.silent_s(now) for now in (1.5, 2.0, 2.5)] == [0.0, 0.5, 1.0]
-    # The container was paused for an hour.
-    assert heartbeat.silent_s(3_602.5) == 2.0
-    assert heartbeat.can_beat()
-    assert heartbeat.silent_s(3_603.0) == 2.5
-    heartbeat.begin()
-    assert heartbeat.silent_s(3_900.0) == 0.0
 
 
 def unhindered(handler: Any, held: threading.Event | None) -> bool:
@@ -399,6 +378,14 @@ def test_triton_ends_before_its_container_is_killed(tmp_path: Path) -> None:
     longer["TRANSFORMER_SERVING_STOP_SECONDS"] = "60"
     with pytest.raises(ValueError, match=r"_STOP_SECONDS \(60\), .* set that to 620 or more$"):
         commands(longer, tmp_path, "secret")
+
+
+@pytest.mark.parametrize("text", ["60.5", "60.0", "6e1", "+60"])
+def test_the_seconds_of_a_stop_are_digits(text: str) -> None:
+    """Compose puts an s behind them for Docker, which takes some of these, and HAProxy none."""
+    with pytest.raises(ValueError, match="_STOP_SECONDS must be a whole number from 1 to 86400"):
+        end_seconds({"TRANSFORMER_SERVING_STOP_SECONDS": text})
+    assert end_seconds({"TRANSFORMER_SERVING_STOP_SECONDS": "60"}) == 30
 
 
 @pytest.mark.parametrize(

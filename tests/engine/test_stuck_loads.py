@@ -18,6 +18,7 @@ from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from transformer_serving.engine.controller.records import DIED, failed_again
 from transformer_serving.engine.controller.triton import stuck_loads
 from transformer_serving.engine.orphans import STUB
+from transformer_serving.engine.silence import is_live
 
 BOUND_S = 90
 
@@ -111,13 +112,15 @@ def test_a_process_that_dies_while_it_loads_costs_one_restart_of_triton(
 def test_a_slow_load_is_waited_for(
     one: Serving, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever dies meanwhile of what served before, of the same model too."""
+    """Whatever dies meanwhile of what served before, of the same model too. Triton itself answers,
+    with each of its eight threads of HTTP, or its container would take it for one that hangs."""
     monkeypatch.setattr(stuck_loads, "NOTICE_S", 0.0)
     server, plane = one.server, one.control_plane
     older = children(server)
     plane.add(name, write_bundle(tmp_path / "b", 202), preprocess_of(202))
     slow = loading(server, older, name, 202)
     slow.suspend()
+    assert all(is_live(server.addresses.http) for _ in range(32))
     dead = psutil.Process(min(older))
     dead.kill()
     wait_until(lambda: dead.status() == psutil.STATUS_ZOMBIE, BOUND_S)

@@ -28,6 +28,7 @@ from tests.test_compose_files import image_of, service
 from transformer_serving.contract.gate.release import kit_version
 from transformer_serving.contract.settings.stop import TRITON_EXIT_SECONDS
 from transformer_serving.desk.local import container as control_plane
+from transformer_serving.engine import container as triton_container
 from transformer_serving.engine.controller.files.room import STORE_BYTES_VARIABLE
 from transformer_serving.gateway.routes import ROUTES
 from transformer_serving.gateway.settings import GENERATE, GRACEFUL_SECONDS, GRPC_PORT
@@ -248,6 +249,13 @@ def test_triton_starts_when_its_models_have_and_has_shared_memory() -> None:
     assert startup["failureThreshold"] * startup["periodSeconds"] >= 61
     volumes = {each["name"]: each for each in pods(objects)["demo-triton"]["spec"]["volumes"]}
     assert volumes["shared-memory"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
+
+
+def test_the_kubelet_lets_the_container_begin_a_new_triton_for_one_that_hangs() -> None:
+    liveness = container(rendered(CLEARML), "demo-triton")["livenessProbe"]
+    assert liveness["periodSeconds"] * liveness["failureThreshold"] >= (
+        2 * triton_container._TRITON_SILENCE_S
+    )
 
 
 def test_a_triton_serves_until_nobody_is_sent_there() -> None:

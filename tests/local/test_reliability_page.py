@@ -20,6 +20,9 @@ def test_when_the_watchdog_ends_a_part() -> None:
     assert rows["answered before and no longer does"] == (
         f"{watchdog.SILENT_PROBES} probes without an answer, {watchdog.PROBE_TIMEOUT_S:.0f} s each"
     )
+    assert rows["inference, which answered before and no longer does"] == (
+        f"{watchdog.LOADING_PROBES} probes without an answer, {watchdog.PROBE_TIMEOUT_S:.0f} s each"
+    )
     assert rows["has not answered since its start"] == f"{watchdog.START_S:.0f} s"
 
 

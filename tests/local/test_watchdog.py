@@ -24,6 +24,7 @@ from transformer_serving.desk.local import watchdog
 from transformer_serving.desk.local.record import Ports, StackRecord
 from transformer_serving.desk.local.supervision import Process
 from transformer_serving.desk.local.watchdog import Watch, Watchdog
+from transformer_serving.gateway.server import supervisor, worker
 
 PART = "control-plane"
 # Answers that it is not well, and nothing while the file is there.
@@ -52,13 +53,14 @@ class Played:
     process: subprocess.Popen[bytes]
     silent: Path
     looks: Watchdog
+    part: str = PART
 
     def look(self) -> None:
-        self.looks.look({PART: Process(PART, "RUNNING", self.process.pid, 1.0)})
+        self.looks.look({self.part: Process(self.part, "RUNNING", self.process.pid, 1.0)})
 
     @property
     def watch(self) -> Watch:
-        return self.looks.watches[PART]
+        return self.looks.watches[self.part]
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Looks, until it holds."""
@@ -84,7 +86,8 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     process = subprocess.Popen(
         [sys.executable, "-c", PLAYED, str(port), str(silent)], start_new_session=True
     )
-    looks = Watchdog(tmp_path, StackRecord(Ports(control_plane=port), "a", "b"))
+    ports = Ports(control_plane=port, inference=port)
+    looks = Watchdog(tmp_path, StackRecord(ports, "a", "b"))
     try:
         yield Played(process, silent, looks)
     finally:
@@ -101,6 +104,24 @@ def test_one_that_no_longer_answers_is_ended_after_some_probes(played: Played) -
     played.until(lambda: played.watch.missed == watchdog.SILENT_PROBES - 1)
     assert played.lives()
     played.until(played.ended)
+
+
+@pytest.mark.slow
+def test_a_worker_that_may_be_loading_has_more_of_them(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "LOADING_PROBES", 2 * watchdog.SILENT_PROBES)
+    played.part = "inference"
+    played.until(lambda: played.watch.answered)
+    played.silent.touch()
+    played.until(lambda: played.watch.missed == watchdog.LOADING_PROBES - 1)
+    assert played.lives()
+    played.until(played.ended)
+
+
+def test_a_worker_has_as_long_as_the_gateway_grants_it() -> None:
+    granted = worker._LOOP_HUNG_S + supervisor._HUNG_S
+    assert granted < watchdog.LOADING_PROBES * watchdog.PROBE_TIMEOUT_S
 
 
 @pytest.mark.slow

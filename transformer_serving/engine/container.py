@@ -1,9 +1,9 @@
 """The Triton container's two processes: tritonserver and the controller beside it.
 
 Either is started again in place when it ends: a Triton that crashed has its models back as soon as
-they are loaded, with the controller still running. A controller that hangs is killed for that; for
-a Triton that does there are the health checks. A Triton that ends soon after its start ends the
-container, so that Docker shows it and waits longer before each new start.
+they are loaded, with the controller still running. One that hangs is killed for that: Docker's
+health check only says so. A Triton that ends soon after its start ends the container, so that
+Docker shows it and waits longer before each new start.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import IO
 from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.engine.container_commands import STATE_FILE, commands, end_seconds
 from transformer_serving.engine.controller.state import StateFile
-from transformer_serving.engine.heartbeat import Heartbeat
 from transformer_serving.engine.image_pin import refuse_difference
 from transformer_serving.engine.orphans import end_orphans
-from transformer_serving.engine.triton_process import KEY_VARIABLE
+from transformer_serving.engine.silence import Heartbeat, Liveness
+from transformer_serving.engine.triton_process import KEY_VARIABLE, TritonAddresses
 
 STATE = Path("/var/lib/transformer-serving")
 _log = logging.getLogger("engine.container")
@@ -40,6 +40,9 @@ _QUICK_END_S = 20.0
 _CONTROLLER_PAUSE_S = 5.0
 # It goes round twice a second, and nothing slow runs in that loop. After this it hangs.
 _SILENCE_S = 300.0
+# A Triton that had answered hangs after this. The chart's liveness probe waits twice as long, as it
+# would else end the container with the Triton that has just been started.
+_TRITON_SILENCE_S = 60.0
 _END_S = 30.0
 _LOOK_S = 0.2
 # What was killed is gone by then, but where the kernel holds it.
@@ -61,14 +64,18 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"error: {error}")
     (STATE / "models").mkdir(parents=True, exist_ok=True)
-    sys.exit(Container(triton, controller, STATE, {KEY_VARIABLE: key}, end_s=end_s).run())
+    # By the address of the health check, which is also this container's own.
+    liveness = Liveness(TritonAddresses().http)
+    private = {KEY_VARIABLE: key}
+    sys.exit(Container(triton, controller, STATE, private, end_s=end_s, liveness=liveness).run())
 
 
 class Container:
     """Both processes, from start to end; `state` has models/ and gets Triton's log.
 
     `private` are variables for the controller only; it may be without a beat for `silence_s`. Told
-    to end, both have `end_s`. `run` returns the container's exit code.
+    to end, both have `end_s`. `liveness` is Triton's, where it is asked. `run` returns the
+    container's exit code.
     """
 
     def __init__(
@@ -79,11 +86,13 @@ class Container:
         private: Mapping[str, str] = MappingProxyType({}),
         silence_s: float = _SILENCE_S,
         end_s: float = _END_S,
+        liveness: Liveness | None = None,
     ) -> None:
         self._state = state / STATE_FILE
         self._heartbeat = Heartbeat(self._state)
         self._silence_s = silence_s
         self._end_s = end_s
+        self._liveness = liveness
         self._repository = state / "models"
         self._triton = _Child(triton, state / "triton.log")
         self._controller = _Child(controller, None, private)
@@ -109,6 +118,7 @@ class Container:
         """The container's exit code when Triton ended for good, else None."""
         ended = self._triton.ended()
         if ended is None:
+            self._kill_silent_triton()
             return None
         _log.error("tritonserver ended with %s after %.0f s", ended, self._triton.lived())
         if self._triton.lived() < _QUICK_END_S:
@@ -121,6 +131,18 @@ class Container:
         if left := end_orphans(self._repository):
             _log.warning("%d of its model processes were left and have been killed", left)
         self._triton.start()
+        if self._liveness is not None:
+            self._liveness.begin()
+
+    def _kill_silent_triton(self) -> None:
+        if self._liveness is None:
+            return
+        silent_s = self._liveness.silent_s(time.monotonic())
+        if silent_s > _TRITON_SILENCE_S:
+            _log.error("tritonserver hangs: it has not answered for %.0f s; killed", silent_s)
+            self._triton.kill()
+            # As with the controller.
+            self._liveness.begin()
 
     def _look_after_controller(self) -> None:
         ended = self._controller.ended()
@@ -149,6 +171,8 @@ class Container:
     def _end(self) -> None:
         """Tell both to end, and kill what has not: in a pod nobody else would, where a line in the
         container has ended this one. Triton first finishes what it computes."""
+        if self._liveness is not None:
+            self._liveness.end()
         both = {"the controller": self._controller, "tritonserver": self._triton}
         for child in both.values():
             child.terminate()

@@ -7,16 +7,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from transformer_serving.contract.settings.setting import Setting
 
+
+@dataclass(frozen=True)
+class _Digits(Setting):
+    """Others put a unit behind the text: HAProxy's configuration takes digits before it alone."""
+
+    is_whole: bool = True
+
+    @property
+    def pattern(self) -> str:
+        return "^[0-9]*$"
+
+
 # Of compose, which also gives it to Docker; a pod's grace is computed by the chart.
-STOP_SECONDS = Setting(
+STOP_SECONDS = _Digits(
     "TRANSFORMER_SERVING_STOP_SECONDS",
     "60",
     1,
     86_400,
-    "Seconds from SIGTERM until Docker kills a container, of inference, Triton and balancer.",
+    "Whole seconds from SIGTERM until Docker kills a container, of inference, Triton and balancer.",
 )
 # Triton also waits that long for its clients to close their connections, which kept ones never do.
 TRITON_EXIT_SECONDS = Setting(

@@ -163,8 +163,9 @@ KNOWN = (
     _row(
         "killed",
         _ended(9, "SIGKILL"),
-        "Triton was killed: mostly by the kernel, for memory; by the controller where the line "
-        "before says so, or by the embedded stack's watchdog or controller where their logs do",
+        "Triton was killed: mostly by the kernel, for memory; by its container or the controller "
+        "where the line before says so, as it hung or a load did, or by the embedded stack's "
+        "watchdog or controller where their logs do",
         "give more: TRITON_MEMORY, on Kubernetes triton.resources.limits.memory, else the machine; "
         "or serve fewer models",
     ),

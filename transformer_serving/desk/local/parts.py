@@ -57,8 +57,9 @@ class Part:
     `address` is where it listens, host:port or unix:/path; there `health` says whether it is
     ready and `live` answers while it runs. All are None for a part without a listener, which
     shows a heartbeat instead. `needs` are parts that must answer before it starts, and one that
-    `needs_service` is of a serving service, which a first start creates. `version` is where it
-    says its own, a path and the keys within the answer; the kit's where it says none.
+    `needs_service` is of a serving service, which a first start creates. One that `may_load`
+    answers nobody while it does, and itself ends what hangs in it. `version` is where it says its
+    own, a path and the keys within the answer; the kit's where it says none.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Part:
     live: str | None
     needs: tuple[str, ...] = ()
     needs_service: bool = False
+    may_load: bool = False
     version: tuple[str, ...] = ()
 
     def listens(self, record: StackRecord) -> str | None:
@@ -257,6 +259,7 @@ PARTS = (
         "/health/live",
         needs=("control-plane",),
         needs_service=True,
+        may_load=True,
         version=("/openapi.json", "info", "version"),
     ),
     Part(

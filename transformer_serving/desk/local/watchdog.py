@@ -4,7 +4,8 @@ Three ways to hang, each with its own patience, because a restart of a part that
 would make an overload worse:
 
 stopped   SIGSTOP, or ^Z in some terminal: certain, so it is ended after STOPPED_LOOKS looks.
-silent    answered before and no longer does: ended after SILENT_PROBES unanswered probes.
+silent    answered before and no longer does: ended after SILENT_PROBES unanswered probes, or
+          LOADING_PROBES where that may be a load.
 starting  has never answered: ended after START_S.
 
 A part that ends soon after each start is started again after LONGEST_PAUSE_S at the latest: the
@@ -41,6 +42,9 @@ LOOK_EVERY_S = 1.0
 STOPPED_LOOKS = 2
 PROBE_TIMEOUT_S = 2.0
 SILENT_PROBES = 12
+# A worker may load models in its event loop. One that hangs there is replaced by the gateway's own
+# supervisor, which knows it better and takes less time than this (gateway/server/worker.py).
+LOADING_PROBES = 360
 START_S = 90.0
 LONGEST_PAUSE_S = 30.0
 
@@ -126,7 +130,8 @@ class Watchdog:
             watch.missed = 0 if answered else watch.missed + 1
         if watch.probe is None:
             watch.probe = self.pool.submit(self._answers, part, watch)
-        if watch.answered and watch.missed >= SILENT_PROBES:
+        most = LOADING_PROBES if part.may_load else SILENT_PROBES
+        if watch.answered and watch.missed >= most:
             return f"it left {watch.missed} probes unanswered"
         if not watch.answered and now - watch.since > START_S:
             return f"it did not answer within {START_S:.0f} s of its start"
