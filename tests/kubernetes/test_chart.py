@@ -30,6 +30,8 @@ from transformer_serving.contract.settings.stop import TRITON_EXIT_SECONDS
 from transformer_serving.desk.local import container as control_plane
 from transformer_serving.engine.controller.files.room import STORE_BYTES_VARIABLE
 from transformer_serving.gateway.routes import ROUTES
+from transformer_serving.gateway.server.supervisor import _HUNG_S
+from transformer_serving.gateway.server.worker import _LOOP_HUNG_S
 from transformer_serving.gateway.settings import GENERATE, GRACEFUL_SECONDS, GRPC_PORT
 from transformer_serving.gateway.shutdown import LEAVE_S
 
@@ -212,9 +214,15 @@ def test_probes_of_inference_are_the_health_routes() -> None:
     for probe, path in (("startup", "live"), ("readiness", "ready"), ("liveness", "live")):
         asked = worker[f"{probe}Probe"]["httpGet"]
         assert asked == {"path": f"/health/{path}", "port": "http", "scheme": "HTTP"}
-    # The gateway's own supervisor replaces a hung worker after a minute.
-    liveness = worker["livenessProbe"]
-    assert liveness["periodSeconds"] * liveness["failureThreshold"] > 60
+
+
+def test_the_kubelet_waits_for_a_loop_that_stands_longer_than_the_gateway_does() -> None:
+    """An endpoint that loads its model in the loop would else be ended at it, again and again."""
+    liveness = container(rendered(CLEARML), "demo-inference")["livenessProbe"]
+    # From the first answer that is missing to the last, the shortest that it can take.
+    waits = liveness["periodSeconds"] * (liveness["failureThreshold"] - 1)
+    # The rest is for the start of the worker in its place.
+    assert 30 < waits - (_LOOP_HUNG_S + _HUNG_S) < 90
 
 
 def test_with_tls_the_kubelet_asks_over_tls_and_with_callers_certificates_health_py() -> None:
