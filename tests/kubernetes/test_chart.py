@@ -121,14 +121,15 @@ def test_an_autoscaler_owns_the_number_of_pods() -> None:
 
 @pytest.mark.parametrize(
     ("running", "least", "inference", "triton"),
-    [(5, 0, 5, 5), (1, 1, 2, 1), (0, 1, 2, 1), (0, 0, 2, 0)],
+    [(5, 0, 5, 5), (1, 2, 1, 1), (0, 1, 2, 1), (0, 0, 2, 0)],
 )
 def test_an_autoscaler_takes_the_number_over_that_runs(
     tmp_path: Path, running: int, least: int, inference: int, triton: int
 ) -> None:
     """Without it Helm would take `replicas` away, and Kubernetes make it one pod.
 
-    At 0, as after `replicas: 0`, a HorizontalPodAutoscaler would do nothing; KEDA may want it.
+    Another one than runs, such as a minimum that was raised, is the autoscaler's: Helm 4 refuses
+    to write over it. At 0, as after `replicas: 0`, a HorizontalPodAutoscaler would do nothing; KEDA may want it.
     """
     asked = 'lookup "apps/v1" "Deployment" $.Release.Namespace'
     answer = f'dict "spec" (dict "replicas" {running}) "metadata"'
