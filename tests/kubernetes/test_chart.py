@@ -129,7 +129,8 @@ def test_an_autoscaler_takes_the_number_over_that_runs(
     """Without it Helm would take `replicas` away, and Kubernetes make it one pod.
 
     Another one than runs, such as a minimum that was raised, is the autoscaler's: Helm 4 refuses
-    to write over it. At 0, as after `replicas: 0`, a HorizontalPodAutoscaler would do nothing; KEDA may want it.
+    to write over it. At 0, as after `replicas: 0`, a HorizontalPodAutoscaler would do nothing; KEDA
+    may want it.
     """
     asked = 'lookup "apps/v1" "Deployment" $.Release.Namespace'
     answer = f'dict "spec" (dict "replicas" {running}) "metadata"'
@@ -272,6 +273,14 @@ def test_a_triton_serves_until_nobody_is_sent_there() -> None:
         objects = rendered(CLEARML, {"triton": {"leaveSeconds": seconds, **exits}})
         longer = pods(objects)["demo-triton"]["spec"]["terminationGracePeriodSeconds"]
         assert longer - grace == 600 - float(TRITON_EXIT_SECONDS.default)
+
+
+def test_a_triton_that_hangs_is_not_waited_for() -> None:
+    """It ends no call, and the kubelet would run the hook of one that leaves, too."""
+    longer = {"leaveSeconds": 90, "settings": {"TRANSFORMER_SERVING_TRITON_EXIT_SECONDS": 600}}
+    for triton in ({}, longer):
+        liveness = container(rendered(CLEARML, {"triton": triton}), "demo-triton")["livenessProbe"]
+        assert liveness["terminationGracePeriodSeconds"] == 10
 
 
 def test_gpus_are_a_limit_beside_the_others() -> None:
