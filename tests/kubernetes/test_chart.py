@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from scripts.chart_values import VALUES
 from tests.kubernetes.chart import (
     CLEARML,
     LOCAL,
@@ -688,6 +690,14 @@ def test_a_triton_keeps_below_the_size_of_its_store(
     assert data[STORE_BYTES_VARIABLE] == limit
     volumes = {each["name"]: each for each in pods(objects)["demo-triton"]["spec"]["volumes"]}
     assert f"'{size}'" in str(volumes["state"])
+
+
+def test_room_on_the_nodes_disk_may_be_asked_for() -> None:
+    """By the value that the store's class names; by default small nodes have a Triton, too."""
+    (told,) = re.findall(r"triton\.resources\.requests\.([\w-]+)", VALUES.read_text("utf-8"))
+    given = {"triton": {"resources": {"requests": {told: "20Gi"}}}}
+    requests = container(rendered(CLEARML, given), "demo-triton")["resources"]["requests"]
+    assert requests == {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "20Gi"}
 
 
 def test_the_state_of_inference_has_a_size() -> None:
