@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from scripts.chart_values import VALUES
 from tests.kubernetes.chart import (
     CLEARML,
     LOCAL,
@@ -31,6 +33,8 @@ from transformer_serving.desk.local import container as control_plane
 from transformer_serving.engine import container as triton_container
 from transformer_serving.engine.controller.files.room import STORE_BYTES_VARIABLE
 from transformer_serving.gateway.routes import ROUTES
+from transformer_serving.gateway.server.supervisor import _HUNG_S
+from transformer_serving.gateway.server.worker import _LOOP_HUNG_S
 from transformer_serving.gateway.settings import GENERATE, GRACEFUL_SECONDS, GRPC_PORT
 from transformer_serving.gateway.shutdown import LEAVE_S
 
@@ -120,14 +124,16 @@ def test_an_autoscaler_owns_the_number_of_pods() -> None:
 
 @pytest.mark.parametrize(
     ("running", "least", "inference", "triton"),
-    [(5, 0, 5, 5), (1, 1, 2, 1), (0, 1, 2, 1), (0, 0, 2, 0)],
+    [(5, 0, 5, 5), (1, 2, 1, 1), (0, 1, 2, 1), (0, 0, 2, 0)],
 )
 def test_an_autoscaler_takes_the_number_over_that_runs(
     tmp_path: Path, running: int, least: int, inference: int, triton: int
 ) -> None:
     """Without it Helm would take `replicas` away, and Kubernetes make it one pod.
 
-    At 0, as after `replicas: 0`, a HorizontalPodAutoscaler would do nothing; KEDA may want it.
+    Another one than runs, such as a minimum that was raised, is the autoscaler's: Helm 4 refuses
+    to write over it. At 0, as after `replicas: 0`, a HorizontalPodAutoscaler would do nothing; KEDA
+    may want it.
     """
     asked = 'lookup "apps/v1" "Deployment" $.Release.Namespace'
     answer = f'dict "spec" (dict "replicas" {running}) "metadata"'
@@ -213,9 +219,15 @@ def test_probes_of_inference_are_the_health_routes() -> None:
     for probe, path in (("startup", "live"), ("readiness", "ready"), ("liveness", "live")):
         asked = worker[f"{probe}Probe"]["httpGet"]
         assert asked == {"path": f"/health/{path}", "port": "http", "scheme": "HTTP"}
-    # The gateway's own supervisor replaces a hung worker after a minute.
-    liveness = worker["livenessProbe"]
-    assert liveness["periodSeconds"] * liveness["failureThreshold"] > 60
+
+
+def test_the_kubelet_waits_for_a_loop_that_stands_longer_than_the_gateway_does() -> None:
+    """An endpoint that loads its model in the loop would else be ended at it, again and again."""
+    liveness = container(rendered(CLEARML), "demo-inference")["livenessProbe"]
+    # From the first answer that is missing to the last, the shortest that it can take.
+    waits = liveness["periodSeconds"] * (liveness["failureThreshold"] - 1)
+    # The rest is for the start of the worker in its place.
+    assert 30 < waits - (_LOOP_HUNG_S + _HUNG_S) < 90
 
 
 def test_with_tls_the_kubelet_asks_over_tls_and_with_callers_certificates_health_py() -> None:
@@ -271,6 +283,14 @@ def test_a_triton_serves_until_nobody_is_sent_there() -> None:
         objects = rendered(CLEARML, {"triton": {"leaveSeconds": seconds, **exits}})
         longer = pods(objects)["demo-triton"]["spec"]["terminationGracePeriodSeconds"]
         assert longer - grace == 600 - float(TRITON_EXIT_SECONDS.default)
+
+
+def test_a_triton_that_hangs_is_not_waited_for() -> None:
+    """It ends no call, and the kubelet would run the hook of one that leaves, too."""
+    longer = {"leaveSeconds": 90, "settings": {"TRANSFORMER_SERVING_TRITON_EXIT_SECONDS": 600}}
+    for triton in ({}, longer):
+        liveness = container(rendered(CLEARML, {"triton": triton}), "demo-triton")["livenessProbe"]
+        assert liveness["terminationGracePeriodSeconds"] == 10
 
 
 def test_gpus_are_a_limit_beside_the_others() -> None:
@@ -678,6 +698,14 @@ def test_a_triton_keeps_below_the_size_of_its_store(
     assert data[STORE_BYTES_VARIABLE] == limit
     volumes = {each["name"]: each for each in pods(objects)["demo-triton"]["spec"]["volumes"]}
     assert f"'{size}'" in str(volumes["state"])
+
+
+def test_room_on_the_nodes_disk_may_be_asked_for() -> None:
+    """By the value that the store's class names; by default small nodes have a Triton, too."""
+    (told,) = re.findall(r"triton\.resources\.requests\.([\w-]+)", VALUES.read_text("utf-8"))
+    given = {"triton": {"resources": {"requests": {told: "20Gi"}}}}
+    requests = container(rendered(CLEARML, given), "demo-triton")["resources"]["requests"]
+    assert requests == {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "20Gi"}
 
 
 def test_the_state_of_inference_has_a_size() -> None:

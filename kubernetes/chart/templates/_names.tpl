@@ -38,8 +38,9 @@ labels:
 {{- end }}
 
 {{/* (list $ COMPONENT VALUES): a Deployment's line of replicas. Where an autoscaler owns them it is the
-number that runs: without the line Helm takes an older release's away, and Kubernetes makes it one pod. Its
-minimum counts, too: a HorizontalPodAutoscaler takes 0 for being turned off, and leaves it. */}}
+number that runs: without the line Helm takes an older release's away, and Kubernetes makes it one pod. Any
+other number Helm 4 would refuse, as the autoscaler's; but of none it is the minimum, as a
+HorizontalPodAutoscaler takes 0 for being turned off, and leaves it. */}}
 {{- define "serving.replicas" -}}
 {{- $ := index . 0 -}}
 {{- $name := include "serving.name" . -}}
@@ -48,7 +49,7 @@ replicas: {{ (index . 2).replicas }}
 {{- else -}}
 {{- $least := (index . 2).autoscaling.minReplicas -}}
 {{- with lookup "apps/v1" "Deployment" $.Release.Namespace $name -}}
-replicas: {{ max .spec.replicas $least }}
+replicas: {{ .spec.replicas | default $least }}
 {{- end -}}
 {{- end -}}
 {{- end }}

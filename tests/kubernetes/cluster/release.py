@@ -23,6 +23,8 @@ _OLDER = {
     "autoscaling/v2": "autoscaling/v2beta2",
     "policy/v1": "policy/v1beta1",
 }
+# Of a probe, which has it since 1.21; a pod's own stands further left.
+_PROBES_GRACE = re.compile(r"^ {12}terminationGracePeriodSeconds: \d+\n", re.MULTILINE)
 _SMALL = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "3Gi"}}
 # Requests that fit two cores, and a poll that sees a change soon.
 VALUES = merged(
@@ -139,16 +141,16 @@ def for_older(chart: Path, target: Path) -> Path:
                             description.read_text(), flags=re.MULTILINE)  # fmt: skip
     assert changed == 1
     description.write_text(text)
+    templates = [path for path in (target / "templates").iterdir() if path.is_file()]
     for newer, older in _OLDER.items():
-        files = [
-            path for path in (target / "templates").iterdir()
-            if f"apiVersion: {newer}\n" in path.read_text()
-        ]  # fmt: skip
+        files = [path for path in templates if f"apiVersion: {newer}\n" in path.read_text()]
         assert files, newer
         for path in files:
             path.write_text(
                 path.read_text().replace(f"apiVersion: {newer}\n", f"apiVersion: {older}\n")
             )
+    for path in templates:
+        path.write_text(_PROBES_GRACE.sub("", path.read_text()))
     return target
 
 
