@@ -33,7 +33,7 @@ from transformer_serving.gateway.figures.counted_rows import (
     sums,
     without,
 )
-from transformer_serving.gateway.figures.exemplars import newest_exemplars
+from transformer_serving.gateway.figures.exemplars import drop_ended, newest_exemplars
 from transformer_serving.gateway.figures.file import FiguresFile
 from transformer_serving.gateway.figures.folder import VARIABLE
 
@@ -72,6 +72,18 @@ def page(
         _forget_ended(Path(folder), departed(endpoints_of(*numbers)))
         counted = counted_page(*numbers, known, exemplars, alone=alone)
         return counted.encode() + write(registry)
+
+
+def tidy() -> None:
+    """What each page does before it is made, for where nobody asks for one: figures of workers that
+    ended would fill the disk.
+    """
+    folder = Path(os.environ.get(VARIABLE, ""))
+    if folder.name:
+        drop_ended(folder)
+        if any(map(_has_ended, folder.glob("*.db"))):
+            with figures_held(folder):
+                fold_ended(folder)
 
 
 class _Shown:
