@@ -112,8 +112,13 @@ async def test_what_workers_left_is_folded_though_nobody_asks_for_a_page(
         counts.close()
         (tmp_path / f"gauge_livesum_{gone.pid}.db").touch()
         (tmp_path / f"exemplars_{gone.pid}.json").touch()
+        (tmp_path / f".exemplars_{gone.pid}.json.{'a0' * 8}").touch()
+        (tmp_path / f".histogram_{gone.pid}.db.{'a1' * 8}").touch()
+        (tmp_path / f".counter_ended.db.{'a2' * 8}").touch()
+    mine = tmp_path / f".counter_{os.getpid()}.db.{'a3' * 8}"
+    mine.touch()
     await Metrics().goldens({})
-    assert {path.name for path in tmp_path.iterdir()} == {"counter_ended.db", "lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {"counter_ended.db", "lock", mine.name}
     assert b"seen_total 6.0" in await answered()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ Write = Callable[[prometheus.CollectorRegistry], bytes]
 Departed = Callable[[Collection[str]], Collection[str]]
 
 _ENDED = "ended"
+# A file that its worker was killed at, or who folded, which one process does at a time.
+_ASIDE = re.compile(rf"\.[a-z_]+_(\d+|{_ENDED})\.(?:db|json)\.[0-9a-f]{{16}}")
 _ENDPOINT, _PID = "endpoint", "pid"
 
 
@@ -130,6 +133,9 @@ def fold_ended(folder: Path) -> None:
 
     Dropping alone would make counters fall, which Prometheus reads as a restart of all workers.
     """
+    for path in folder.iterdir():
+        if (aside := _ASIDE.fullmatch(path.name)) and not process_runs(aside[1]):
+            path.unlink(missing_ok=True)
     for path in [path for path in folder.glob("*.db") if _has_ended(path)]:
         kind = _kind(path)
         if kind != "gauge" and has_begun(path):
