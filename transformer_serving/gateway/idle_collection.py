@@ -17,7 +17,7 @@ import time
 def collect_if_due() -> None:
     """Where a listener of a bundle's own (preprocess/garbage.py) waits to look at everything.
 
-    Up to 0.3 s in which nobody is answered.
+    Some tenths of a second in which nobody is answered.
     """
     now = time.monotonic()
     # Found by what it has, whichever version of the code listens.
