@@ -4,7 +4,8 @@ The host, ClearML's SDK and other endpoints' libraries are some 100,000 to 500,0
 live as long as the worker. A full collection walks all of them, up to 0.3 s in which nobody is
 answered, and under load there was one in about every 1,700 requests. So what a long collection has
 found alive is left out of the next ones (gc.freeze). Every ten minutes one looks at everything
-again, and frees what of it has become garbage meanwhile.
+again, and frees what of it has become garbage meanwhile. Under load Python begins it; in a worker
+that is seldom asked the gateway does, when nobody waits (gateway/idle_collection.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ EVERYTHING_S = 600.0
 
 
 class Collections:
-    """Listens to the collector; `everything_at` is when all is looked at again."""
+    """Listens to the collector; `everything_at` is when all is looked at again, which the gateway
+    reads too.
+    """
 
     def __init__(self, long_s: float = LONG_S) -> None:
         self._long_s = long_s

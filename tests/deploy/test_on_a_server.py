@@ -30,6 +30,8 @@ from transformer_serving.contract.rollout import (
     WENT_BACK,
     Allowed,
     Plan,
+    State,
+    states_text,
 )
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
@@ -41,7 +43,7 @@ from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.deploy.registry import SERVED
 from transformer_serving.desk.deploy.removal import remove
 from transformer_serving.desk.deploy.rollback import rollback
-from transformer_serving.desk.deploy.rollout_plans import read_all, write
+from transformer_serving.desk.deploy.rollout_plans import drop_over, read_all, write
 from transformer_serving.desk.deploy.target import DeployTarget, target_of
 from transformer_serving.desk.failure import Failure
 from transformer_serving.engine.controller.rollouts.course import AFTER_S
@@ -212,6 +214,27 @@ def test_code_that_no_endpoint_has_any_more_leaves_with_the_next_removal(
     state(OVER, outcome=PROMOTED, since=time.time())
     forget_code(target.cli)
     assert keys() == {"py_code_texts", "py_code_fresh", "figures"}
+
+
+def test_the_last_rollout_of_an_endpoint_goes_with_it(
+    api: ClearmlApi, target: DeployTarget, tmp_path: Path
+) -> None:
+    """Each worker and controller reads all of them at each look, and `status` tells them."""
+    bundle = write_small(tmp_path / "bundle")
+    for name in ("texts", "more", "others"):
+        write(target.cli, replace(PLAN, endpoint=name))
+    for name in ("texts", "others"):
+        add_and_look(target, bundle, name, registered(target, bundle))
+    text = states_text({name: State("a1", OVER) for name in ("texts", "others")})
+    api.call(
+        "tasks.edit_configuration", task=target.cli.serving_id, force=True,
+        configuration=[{"name": STATES, "value": text}],
+    )  # fmt: skip
+    remove(target, "texts")
+    assert set(read_all(target.cli)) == {"more", "others"}
+    # One that began meanwhile.
+    drop_over(target, "more", 1.0)
+    assert set(read_all(target.cli)) == {"more", "others"}
 
 
 def unread(*_: object) -> None:

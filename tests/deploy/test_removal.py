@@ -46,6 +46,7 @@ def removed(service: Service, folder: Path) -> Removed:
 def _no_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removal, "refuse_in_rollout", lambda cli, name: None)
     monkeypatch.setattr(removal, "forget_code", lambda cli: None)
+    monkeypatch.setattr(removal, "drop_over", lambda *_: None)
 
 
 def test_what_another_writer_put_back_is_removed_again(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ WEIGHTS = os.urandom(400_000)
 _SCRIPT = """
 import sys
 from pathlib import Path
+from clearml.storage.cache import CacheManager
 from transformer_serving.engine.controller.files.room import Room
 from transformer_serving.engine.controller.files.storage import model_copy
 from transformer_serving.engine.errors import EngineError
@@ -34,6 +35,9 @@ try:
         print([(file.name, len(file.read_bytes())) for file in files])
 except EngineError as error:
     print("failed:", type(error).__name__, error)
+# Each retry of a model that is refused would leave one.
+left = [name for name in CacheManager._CacheManager__cache_managers if name != "global"]
+assert not left, left
 """
 # A controller whose state, downloads and cache lie on one volume, and what it takes of that.
 _PEAK = """

@@ -463,8 +463,49 @@ async def test_a_folder_is_unpacked_once_for_all_workers(tmp_path: Path, cache: 
     assert [one.stat().st_ino for one in cache.iterdir()] == [before]
     # Another upload is another folder; its artifact's name is that of its module.
     other = packed(tmp_path, "py_b", "b")
-    assert await Gateway(processor_of(Task(other), b="py_b")).says("b") == "b"
+    both = processor_of(Task(code, other), a="py_a", b="py_b")
+    assert await Gateway(both).says("b") == "b"
     assert len(list(cache.iterdir())) == 2
+
+
+@of_the_sdk
+async def test_the_code_of_an_endpoint_that_went_leaves_the_cache(
+    tmp_path: Path, cache: Path
+) -> None:
+    """The cache of a container has little room, and each rollout brings another artifact."""
+    cache.mkdir(parents=True)
+    kept, file, folder, twin, local = (
+        Artifact(cache, "py_kept", "kept"),
+        Artifact(cache, "py_file", "file"),
+        packed(cache, "py_folder", "folder"),
+        packed(cache, "py_twin", "folder"),
+        Artifact(tmp_path, "py_local", "local"),
+    )
+    twin.file = twin.file.rename(cache / "twin.zip")
+    packed(cache, "py_folder", "folder")
+    names = {one.name.removeprefix("py_"): one.name for one in (kept, file, folder, twin, local)}
+    processor = processor_of(Task(kept, file, folder, twin, local), **names)
+    gateway = Gateway(processor)
+    for name in names:
+        assert await gateway.says(name) == ("folder" if name == "twin" else name)
+    for name in ("file", "folder", "local"):
+        del processor._endpoints[name]
+    await gateway.door._short_way.fetch(["kept"], 0.0)
+    (cache / "folder.py").unlink()
+    unpacked = f"unpacked-{twin.hash}"
+    assert {one.name for one in cache.iterdir()} == {"kept.py", "twin.zip", unpacked}
+    assert local.file.is_file()
+    del processor._endpoints["twin"]
+    await gateway.door._short_way.fetch(["kept"], 0.0)
+    assert {one.name for one in cache.iterdir()} == {"kept.py"}
+    # What came back is fetched, and not taken for what was here.
+    file = processor._task.artifacts["py_file"] = Artifact(cache, "py_file", "file")
+    processor._endpoints["file"], processor._engine_processor_lookup = (
+        endpoint("file", "py_file"),
+        {},
+    )
+    assert await gateway.says("file") == "file"
+    assert file.asked
 
 
 @of_the_sdk

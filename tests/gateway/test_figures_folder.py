@@ -99,6 +99,29 @@ async def test_files_that_were_only_just_made_count_nothing(
     assert not list(tmp_path.glob(f"*_{gone.pid}.db"))
 
 
+async def test_what_workers_left_is_folded_though_nobody_asks_for_a_page(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A worker that is killed again and again would fill the disk where no Prometheus looks."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    for _ in range(2):
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        counts = MmapedDict(str(tmp_path / f"counter_{gone.pid}.db"))
+        counts.write_value(mmap_key("seen", "seen_total", [], [], ""), 3.0, 0.0)
+        counts.close()
+        (tmp_path / f"gauge_livesum_{gone.pid}.db").touch()
+        (tmp_path / f"exemplars_{gone.pid}.json").touch()
+        (tmp_path / f".exemplars_{gone.pid}.json.{'a0' * 8}").touch()
+        (tmp_path / f".histogram_{gone.pid}.db.{'a1' * 8}").touch()
+        (tmp_path / f".counter_ended.db.{'a2' * 8}").touch()
+    mine = tmp_path / f".counter_{os.getpid()}.db.{'a3' * 8}"
+    mine.touch()
+    await Metrics().goldens({})
+    assert {path.name for path in tmp_path.iterdir()} == {"counter_ended.db", "lock", mine.name}
+    assert b"seen_total 6.0" in await answered()
+
+
 async def test_a_workers_end_is_counted_once_by_whoever_serves(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

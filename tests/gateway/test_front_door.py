@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import orjson
@@ -397,3 +398,19 @@ async def test_a_bundle_is_asked_what_its_code_knows(
     door.processor.built("ours", Speaks())
     assert await door.post(f"{path}/v1/chat/completions", b'{"messages": []}', b"") == status
     assert heard == asked
+
+
+async def test_garbage_that_is_due_is_looked_for_when_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It holds the loop up: where a request runs, the next round may."""
+    looked: list[int] = []
+    monkeypatch.setattr(gc, "callbacks", [SimpleNamespace(everything_at=0.0)])
+    monkeypatch.setattr(gc, "collect", lambda: looked.append(1))
+    door = Door().app
+    door._running.add(None)
+    await door._rounds._tell({})
+    assert not looked
+    door._running.clear()
+    await door._rounds._tell({})
+    assert looked

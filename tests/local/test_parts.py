@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from transformer_serving.desk.local.record import (
     new_record,
     save_record,
 )
+from transformer_serving.engine import backend_directory, triton_traces
 from transformer_serving.engine.container_commands import KEEP_TASKS_SECONDS
 from transformer_serving.gateway.access import KEYS_FILE, TLS_CERT, TLS_CLIENT_CA, TLS_KEY
 from transformer_serving.gateway.figures.folder import VARIABLE
@@ -75,6 +77,25 @@ def test_the_sdks_file_is_exchanged_whole_and_only_where_it_changes(
     number = path.stat().st_ino
     assert written().stat().st_ino == number
     assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_triton_comes_back_after_its_sockets_folder_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by `rm -rf /tmp/*`: it makes the sockets and no folder."""
+    monkeypatch.setattr(backend_directory, "pytriton_tritonserver", lambda: tmp_path)
+    monkeypatch.setattr(backend_directory, "assemble", lambda *_, **__: tmp_path)
+    monkeypatch.setattr(triton_traces, "trace_options", lambda *_, **__: ())
+    record = new_record(tmp_path, Ports())
+    folder = Path(record.sockets)
+    folder.rmdir()
+    BY_NAME["triton"].launch(tmp_path, record)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    # The temporary folder is everybody's.
+    folder.chmod(0o755)
+    with pytest.raises(Failure, match="belongs to somebody else"):
+        BY_NAME["triton"].launch(tmp_path, record)
+    folder.rmdir()
 
 
 def test_the_shells_triton_is_not_the_stacks(

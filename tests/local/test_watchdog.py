@@ -169,6 +169,25 @@ def test_a_probe_that_fails_is_no_answer_and_the_next_one_comes(
     assert played.lives()
 
 
+def test_a_supervisor_that_is_not_reached_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cleaner of temporary files took its socket: without a line nobody would see that nothing is
+    watched any more."""
+    looks = Watchdog(tmp_path, StackRecord(Ports(), "a", "b"))
+    for _ in range(2):
+        # As in the moment in which a supervisor leaves.
+        for _ in range(watchdog.LOST_LOOKS - 1):
+            looks.look({})
+        assert not caplog.messages
+        looks.look({"triton": Process("triton", "STOPPED", None, 0.0)})
+    for _ in range(2 * watchdog.LOST_LOOKS):
+        looks.look({})
+    [line] = caplog.messages
+    assert "supervisor.sock, so that nothing" in line
+    assert line.endswith(f"transformer-serving up --state {tmp_path}")
+
+
 def test_one_that_cannot_be_started_keeps_no_other_from_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -78,6 +78,28 @@ def test_everything_is_looked_at_again_after_a_while() -> None:
     """)
 
 
+def test_a_worker_that_is_seldom_asked_looks_at_everything_too() -> None:
+    """However many objects come and go, Python begins no full collection for them."""
+    run("""
+        from transformer_serving.gateway.idle_collection import collect_if_due
+
+        collect_if_due()
+        made = listen(long_s=0.0)
+        ring = Ring()
+        gone = weakref.ref(ring)
+        gc.collect()
+        del ring
+        collect_if_due()
+        assert gone() is not None, "nothing was due"
+        made.everything_at -= 601
+        for _ in range(20_000):
+            [[] for _ in range(100)]
+        assert gone() is not None
+        collect_if_due()
+        assert gone() is None
+    """)
+
+
 def test_one_listener_a_process_whoever_asks() -> None:
     run("""
         keep_collections_short()

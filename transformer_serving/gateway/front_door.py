@@ -25,8 +25,9 @@ from transformer_serving.gateway.descriptions.description import Question, tell
 from transformer_serving.gateway.exchange import Exchange
 from transformer_serving.gateway.figures.metrics import PATH as METRICS, Metrics
 from transformer_serving.gateway.figures.traffic import NOBODY, Traffic, Visit
-from transformer_serving.gateway.golden_rounds import GoldenRounds
+from transformer_serving.gateway.golden_rounds import GoldenResult, GoldenRounds
 from transformer_serving.gateway.health import PLAIN, PREFIX, Health
+from transformer_serving.gateway.idle_collection import collect_if_due
 from transformer_serving.gateway.keys import WITHOUT_KEY, Keys, check_may_ask
 from transformer_serving.gateway.page.files import PageFiles
 from transformer_serving.gateway.paths_by_setting import PathsBySetting, nobody_there
@@ -68,7 +69,7 @@ class FrontDoor:
         self._running: set[asyncio.Task[Any] | None] = set()
         self._ending: asyncio.Future[None] | None = None
         self._connections = Connections(kept_seconds)
-        self._rounds = GoldenRounds(host, self._short_way, self._metrics.goldens)
+        self._rounds = GoldenRounds(host, self._short_way, self._note_round)
         self._lifespan = Lifespan(
             self._shutdown, started=self._rounds.start,
             stopping=(self._rounds.stop, self._serving.mirroring.stop), ended=self._end,
@@ -78,6 +79,11 @@ class FrontDoor:
         self._page = PageFiles(shown=settings.page)
         self._by_setting = PathsBySetting(settings)
         write_json_lines()
+
+    async def _note_round(self, results: Mapping[str, GoldenResult]) -> None:
+        await self._metrics.goldens(results)
+        if not self._running:
+            collect_if_due()
 
     def _tell(self) -> None:
         """Every figure that was kept back, now."""

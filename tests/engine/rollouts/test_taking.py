@@ -599,6 +599,17 @@ def test_rows_that_a_newer_kit_or_a_hand_has_written() -> None:
             read_seen(text)
 
 
+def test_what_has_no_plan_any_more_leaves_with_the_next_change() -> None:
+    """`remove` took it out. What runs may have lost its plan to another writer."""
+    service = Service(PLAN)
+    gone, lost = State("b2", OVER, outcome=PROMOTED), State("c3")
+    service.items[STATES] = states_text({"gone": gone, "lost": lost})
+    Rollouts(service).take(READY)
+    states = read_states(service.items[STATES])
+    assert set(states) == {"texts", "lost"}
+    assert states["lost"] == lost
+
+
 def outage(service: Service, rollouts: Rollouts, clock: Clock, seconds: int) -> None:
     """ClearML answers neither controller nor workers."""
     service.is_away = True

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from transformer_serving.desk.clearml_tools.cli import COMMAND_S, ClearmlCli, listed_endpoints
 from transformer_serving.desk.deploy.leftover_code import forget_code
 from transformer_serving.desk.deploy.registry import split
-from transformer_serving.desk.deploy.rollout_plans import refuse_in_rollout
+from transformer_serving.desk.deploy.rollout_plans import drop_over, refuse_in_rollout
 from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.failure import Failure
 
 _TRIES = 5
+# For another command that writes plans, where nothing is lost without.
+_PLANS_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ def remove(target: DeployTarget, endpoint: str, *, forget: bool = False) -> Remo
             target.cli.check_version()
             take_out(target.cli, endpoint)
         forgotten = forget_unused(target, [row.model_id for row in rows])
+        with suppress(Failure):
+            drop_over(target, endpoint, _PLANS_S)
         _forget_code(target)
     return Removed(endpoint, endpoint in listed, forgotten)
 

@@ -23,7 +23,7 @@ from transformer_serving.contract.rollout import (
 )
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
-from transformer_serving.desk.deploy.target import DeployTarget
+from transformer_serving.desk.deploy.target import DeployTarget, one_at_a_time
 from transformer_serving.desk.failure import Failure
 
 
@@ -98,7 +98,29 @@ def write(cli: ClearmlCli, plan: Plan) -> None:
     Of those of one machine one at a time: `plans_lock`.
     """
     task = _task(cli)
-    plans = {**read_plans(_texts(task).get(PLANS)), plan.endpoint: plan}
+    _put(cli, task, {**read_plans(_texts(task).get(PLANS)), plan.endpoint: plan})
+    if read_plans(configuration(cli).get(PLANS)).get(plan.endpoint) != plan:
+        raise Failure(
+            "somebody else's change of the serving service undid this one; try again, and let "
+            "only one 'clearml-serving' write at a time"
+        )
+
+
+def drop_over(target: DeployTarget, endpoint: str, patience_s: float) -> None:
+    """Take out the plan of an endpoint that went: its last rollout would be told of for ever. One
+    that has begun meanwhile stays.
+
+    Raises Failure where another command of this machine writes plans for longer than `patience_s`.
+    """
+    cli = target.cli
+    with one_at_a_time(target.plans_lock, patience_s):
+        task = _task(cli)
+        rollouts = rollouts_of(_texts(task))
+        if endpoint in rollouts and rollouts[endpoint].is_over:
+            _put(cli, task, {name: one.plan for name, one in rollouts.items() if name != endpoint})
+
+
+def _put(cli: ClearmlCli, task: Mapping[str, Any], plans: Mapping[str, Plan]) -> None:
     api = ClearmlApi(cli.environment)
     if task.get("status") not in EDITABLE:
         api.call("tasks.started", task=cli.serving_id, force=True)
@@ -106,11 +128,6 @@ def write(cli: ClearmlCli, plan: Plan) -> None:
         "tasks.edit_configuration", task=cli.serving_id, force=True,
         configuration=[{"name": PLANS, "value": plans_text(plans.values())}],
     )  # fmt: skip
-    if read_plans(configuration(cli).get(PLANS)).get(plan.endpoint) != plan:
-        raise Failure(
-            "somebody else's change of the serving service undid this one; try again, and let "
-            "only one 'clearml-serving' write at a time"
-        )
 
 
 def _task(cli: ClearmlCli) -> dict[str, Any]:

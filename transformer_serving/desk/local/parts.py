@@ -23,6 +23,7 @@ from transformer_serving.desk.local.record import (
     StackRecord,
     clearml_environment,
 )
+from transformer_serving.desk.local.sockets import make_private
 from transformer_serving.gateway.settings import WORKERS
 
 GRACE_SECONDS = 30
@@ -108,6 +109,8 @@ def _triton(state: Path, record: StackRecord) -> Launch:
     orphans.end_orphans(repository)
     pytriton = backend_directory.pytriton_tritonserver()
     backends = backend_directory.assemble(state / "triton" / "backends", pytriton=pytriton)
+    # Of one that was removed from the temporary folder Triton would make none.
+    make_private(Path(record.sockets))
     record.triton.remove_sockets()
     tritonserver = pytriton / "bin" / "tritonserver"
     environment = triton_process.triton_environment()

@@ -32,10 +32,15 @@ def socket_folder(state: Path) -> Path:
             "to another folder",
             exit_code=2,
         )
+    make_private(folder)
+    return folder
+
+
+def make_private(folder: Path) -> None:
+    """Where it is not there. Raises Failure where others can enter the one that is."""
     folder.mkdir(mode=0o700, exist_ok=True)
     if not _private(folder):
         raise Failure(f"{folder} belongs to somebody else; remove it or set TMPDIR")
-    return folder
 
 
 def sockets_of(state: Path) -> Path:

@@ -32,8 +32,10 @@ from typing import Protocol
 
 import psutil
 
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.health import probe
+from transformer_serving.desk.local.leftovers import supervisor_socket
 from transformer_serving.desk.local.parts import PARTS, Part, beat_file
 from transformer_serving.desk.local.record import StackRecord, require_record
 from transformer_serving.desk.local.supervision import WAITING, Process, Supervisor
@@ -47,6 +49,8 @@ SILENT_PROBES = 12
 LOADING_PROBES = 360
 START_S = 90.0
 LONGEST_PAUSE_S = 30.0
+# In a stack that is stopped the watchdog has ended before.
+LOST_LOOKS = 10
 
 _log = logging.getLogger(__name__)
 
@@ -65,18 +69,21 @@ class Watch:
 
 @dataclass
 class Watchdog:
-    """Looks once a second; `stopped` counts the looks at which a process was found stopped, and
-    `waiting` has since when a part waits for its next start."""
+    """Looks once a second; `stopped` counts the looks at which a process was found stopped,
+    `waiting` has since when a part waits for its next start, and `lost` counts the looks since the
+    supervisor was last reached."""
 
     state: Path
     record: StackRecord
     watches: dict[str, Watch] = field(default_factory=dict)
     stopped: dict[int, int] = field(default_factory=dict)
     waiting: dict[str, float] = field(default_factory=dict)
+    lost: int = 0
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(len(PARTS)))
 
     def look(self, processes: dict[str, Process]) -> None:
         """One look at every part that runs; ends what hangs."""
+        self._note_lost(processes)
         running = {
             part: process.pid
             for part in PARTS
@@ -105,6 +112,16 @@ class Watchdog:
             if process.state == WAITING
         }
         return [name for name, since in self.waiting.items() if now - since > LONGEST_PAUSE_S]
+
+    def _note_lost(self, processes: dict[str, Process]) -> None:
+        """Of a stack that runs there is one process at least: this one."""
+        self.lost = 0 if processes else self.lost + 1
+        if self.lost == LOST_LOOKS:
+            _log.error(
+                "the supervisor is not reached at %s, so that nothing that hangs is ended; if the "
+                "file was removed, start the stack anew: %s",
+                supervisor_socket(self.state), command_line("up", self.state),
+            )  # fmt: skip
 
     def _end_stopped(self, mains: dict[int, str], states: Iterable[tuple[int, int, str]]) -> None:
         """A part of which any process is stopped, as a whole.

@@ -65,6 +65,7 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
     # Late: gRPC takes a while to import, and a signal must be heard before that.
     from transformer_serving.engine.controller.control_plane.late import LateControlPlane
     from transformer_serving.engine.controller.figures import TritonFigures
+    from transformer_serving.engine.controller.files.compiled import Compiled
     from transformer_serving.engine.controller.files.repository import Repository
     from transformer_serving.engine.controller.files.room import Room
     from transformer_serving.engine.controller.metrics import MetricsPage
@@ -93,7 +94,8 @@ def _run(options: argparse.Namespace, stop: threading.Event) -> None:
         BackendProcesses(options.repository),
         os.environ.get(KEY_VARIABLE),
     )
-    repository = Repository(options.repository)
+    compiled = Compiled(os.environ, options.state.parent)
+    repository = Repository(options.repository, compiled)
     page = MetricsPage(options.triton_metrics)
     service = Service(
         ControllerSettings(

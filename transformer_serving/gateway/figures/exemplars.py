@@ -63,11 +63,9 @@ class Exemplars:
 
 def newest_exemplars(folder: Path) -> dict[Bucket, Exemplar]:
     """Of each bucket what the workers that run wrote last."""
+    drop_ended(folder)
     found: dict[Bucket, Exemplar] = {}
     for file in folder.glob(f"{_PREFIX}*.json"):
-        if not process_runs(file.stem.removeprefix(_PREFIX)):
-            file.unlink(missing_ok=True)
-            continue
         # One that ends takes its file along, and one that writes replaces it whole.
         with contextlib.suppress(OSError):
             for bucket, *row in orjson.loads(file.read_bytes()):
@@ -76,6 +74,13 @@ def newest_exemplars(folder: Path) -> dict[Bucket, Exemplar]:
                 if _at(other) < _at(exemplar):
                     found[tuple(bucket)] = exemplar
     return found
+
+
+def drop_ended(folder: Path) -> None:
+    """What workers that are gone wrote."""
+    for file in folder.glob(f"{_PREFIX}*.json"):
+        if not process_runs(file.stem.removeprefix(_PREFIX)):
+            file.unlink(missing_ok=True)
 
 
 def _at(exemplar: Exemplar) -> float:

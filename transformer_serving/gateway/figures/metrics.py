@@ -26,7 +26,7 @@ from transformer_serving.gateway.figures.counted_rows import (
 from transformer_serving.gateway.figures.departed import Departed, Row, forget_rows
 from transformer_serving.gateway.figures.file import renew_files
 from transformer_serving.gateway.figures.folder import take_ends
-from transformer_serving.gateway.figures.page import Write, page
+from transformer_serving.gateway.figures.page import Write, page, tidy
 from transformer_serving.gateway.golden_rounds import GoldenResult
 
 PATH = "/metrics"
@@ -96,6 +96,7 @@ class Metrics:
         await asyncio.to_thread(forget_rows, [*left, *chain.from_iterable(gone.values())])
         # Where nobody asks for pages but those of the endpoints' own port.
         await asyncio.to_thread(_count_ends)
+        await asyncio.to_thread(tidy)
 
     async def text(
         self, write: Write = prometheus.generate_latest, *, is_openmetrics: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from transformer_serving.gateway.figures.counted_rows import (
     sums,
     without,
 )
-from transformer_serving.gateway.figures.exemplars import newest_exemplars
+from transformer_serving.gateway.figures.exemplars import drop_ended, newest_exemplars
 from transformer_serving.gateway.figures.file import FiguresFile
 from transformer_serving.gateway.figures.folder import VARIABLE
 
@@ -43,6 +44,8 @@ Write = Callable[[prometheus.CollectorRegistry], bytes]
 Departed = Callable[[Collection[str]], Collection[str]]
 
 _ENDED = "ended"
+# A file that its worker was killed at, or who folded, which one process does at a time.
+_ASIDE = re.compile(rf"\.[a-z_]+_(\d+|{_ENDED})\.(?:db|json)\.[0-9a-f]{{16}}")
 _ENDPOINT, _PID = "endpoint", "pid"
 
 
@@ -72,6 +75,18 @@ def page(
         _forget_ended(Path(folder), departed(endpoints_of(*numbers)))
         counted = counted_page(*numbers, known, exemplars, alone=alone)
         return counted.encode() + write(registry)
+
+
+def tidy() -> None:
+    """What each page does before it is made, for where nobody asks for one: figures of workers that
+    ended would fill the disk.
+    """
+    folder = Path(os.environ.get(VARIABLE, ""))
+    if folder.name:
+        drop_ended(folder)
+        if any(map(_has_ended, folder.glob("*.db"))):
+            with figures_held(folder):
+                fold_ended(folder)
 
 
 class _Shown:
@@ -118,6 +133,9 @@ def fold_ended(folder: Path) -> None:
 
     Dropping alone would make counters fall, which Prometheus reads as a restart of all workers.
     """
+    for path in folder.iterdir():
+        if (aside := _ASIDE.fullmatch(path.name)) and not process_runs(aside[1]):
+            path.unlink(missing_ok=True)
     for path in [path for path in folder.glob("*.db") if _has_ended(path)]:
         kind = _kind(path)
         if kind != "gauge" and has_begun(path):

@@ -62,6 +62,7 @@ class Builder:
         self._waiting.intersection_update(known)
         for gone in self._before.keys() - known.keys():
             del self._before[gone]
+        code_files().keep_only({one.preprocess_artifact for one in known.values()})
         missing = [(artifact, url) for url in urls if (artifact := self._missing(url)) is not None]
         await asyncio.gather(*(code_files().come(*one, patience_s) for one in missing))
 

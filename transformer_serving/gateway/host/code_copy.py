@@ -8,8 +8,11 @@ Tested by tests/gateway/test_code_files.py.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,6 +77,20 @@ def fetched(artifact: Any, *, unpacks: bool) -> CodeCopy:
     return CodeCopy(str(file), str(file))
 
 
+def discard(paths: Iterable[str]) -> None:
+    """Take copies out of the SDK's cache. A store that is a folder of this machine gives its own
+    files, which stay.
+    """
+    cache = _cache()
+    for path in map(Path, paths):
+        # What is not taken out now the cache does, once it has its number of files.
+        with contextlib.suppress(OSError):
+            if path.parent == cache and path.is_dir():
+                shutil.rmtree(path)
+            elif path.parent == cache:
+                path.unlink()
+
+
 def local_file(artifact: Any, *, force_download: bool = False) -> Path:
     """As it was uploaded. Raises CodeCopyError for none, and what the SDK does."""
     file = artifact.get_local_copy(extract_archive=False, force_download=force_download)
@@ -97,9 +114,7 @@ def _hash_of(file: Path) -> str | None:
 def _unpacked(file: Path, content: str) -> Path:
     """The folder that it packs, in the SDK's cache: named by its content, so that it is never
     another upload's, and one for all workers."""
-    from clearml.storage.cache import CacheManager
-
-    cache = Path(CacheManager.get_cache_manager().get_cache_folder())
+    cache = _cache()
     place = cache / f"unpacked-{content}"
     try:
         if not place.is_dir():
@@ -110,6 +125,13 @@ def _unpacked(file: Path, content: str) -> Path:
         why = os.strerror(error.errno or 0)
         raise CodeCopyError(f"its archive cannot be unpacked into {cache} ({why})") from None
     return place
+
+
+def _cache() -> Path:
+    """The folder of the SDK's cache."""
+    from clearml.storage.cache import CacheManager
+
+    return Path(CacheManager.get_cache_manager().get_cache_folder())
 
 
 def _unpack_into(place: Path, file: Path) -> None:

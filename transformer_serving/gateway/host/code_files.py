@@ -18,7 +18,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache, wraps
@@ -32,6 +32,7 @@ from transformer_serving.gateway.host.code_copy import (
     CodeCopyError,
     CodeRefusedError,
     TaskWithCopy,
+    discard,
     fetched,
 )
 
@@ -133,6 +134,11 @@ class _Fetch:
         return copy if copy.is_there else None
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Where what has come is, usable or not."""
+        return (self.outcome.done() and self.outcome.result()) or ()
+
+    @property
     def is_over(self) -> bool:
         """Whether the store is to be asked again."""
         return self.outcome.done() and self.copy is None and time.monotonic() >= self.due
@@ -196,6 +202,20 @@ class CodeFiles:
             fetch.put_off(error)
             raise CodeMissingError from None
         fetch.took()
+
+    def keep_only(self, names: Container[str]) -> None:
+        """Let go of the other artifacts' files. Each rollout's candidate has an artifact of its own
+        name, and the SDK's cache has room for a number of files, whatever their sizes.
+        """
+        gone = [
+            key
+            for key, fetch in self._fetches.items()
+            if key[0] not in names and fetch.outcome.done()
+        ]
+        left = {path for key in gone for path in self._fetches.pop(key).paths}
+        if left:
+            # Two uploads of one folder are unpacked once.
+            discard(left.difference(*(fetch.paths for fetch in self._fetches.values())))
 
     def _forget_earlier(self, key: tuple[str, str, str]) -> None:
         """Of the same name: what an update has replaced."""

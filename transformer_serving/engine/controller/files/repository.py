@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from transformer_serving.contract.naming import BUNDLE_FOLDER
 from transformer_serving.contract.replacement import replace_file, replacing, sync
 from transformer_serving.contract.vllm.arguments import FILE_NAME as ARGUMENTS, filled_in
+from transformer_serving.engine.controller.files.compiled import Compiled
 from transformer_serving.engine.controller.files.room import Share
 from transformer_serving.engine.controller.files.thread_count import with_threads
 from transformer_serving.engine.errors import EngineError
@@ -38,8 +39,9 @@ _FILE_OF_FRAMEWORK = {"onnx": "model.onnx", "tensorrt": "model.plan", "torch": "
 class Repository:
     """The folder that Triton was started on; only what lies in `.versions` is ours to delete."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, compiled: Compiled | None = None) -> None:
         self.root = root
+        self._compiled = compiled
         self._store = root / _STORE
         self._store.mkdir(parents=True, exist_ok=True)
         # Copies that no record names yet.
@@ -68,6 +70,8 @@ class Repository:
             shutil.rmtree(part, ignore_errors=True)
             self._staged.discard(token)
             raise
+        if self._compiled is not None:
+            self._compiled.keep(1 + sum(1 for _ in self._store.glob(f"*/*{_FILLED}")))
         return token
 
     def _lay(self, source: Path, part: Path, framework: str, *, ours: bool) -> None:

@@ -198,6 +198,8 @@ def _folder() -> Iterator[tuple[str, Path]]:
     finally:
         # Only the cache: a file:// address gives the user's own file.
         shutil.rmtree(folder, ignore_errors=True)
+        # The SDK keeps each for ever, and has no way to let go of one.
+        getattr(CacheManager, "_CacheManager__cache_managers", {}).pop(context, None)
         if held is not None:
             os.close(held)
 

@@ -113,8 +113,9 @@ class Rollouts:
             routed = routes(plan, state, *wanted)
             undone |= routed != wanted and was is not None and was.mark == state.mark
             wanted = routed
-        states |= taken
-        self.shown = _shown(read_plans(items.get(PLANS)), states)
+        known = read_plans(items.get(PLANS))
+        states = _kept(states, known) | taken
+        self.shown = _shown(known, states)
         if states != before:
             both = zip((_ENDPOINTS, _CANARY), (endpoints, canaries), wanted, strict=True)
             changed = {name: value for name, old, value in both if value != old}
@@ -247,6 +248,13 @@ def _serves(plan: Plan, rows: Sequence[EndpointStatus]) -> bool:
         row.endpoint == plan.endpoint and row.ready and row.bundle_version == plan.bundle_version
         for row in rows
     )
+
+
+def _kept(states: Mapping[str, State], plans: Mapping[str, Plan]) -> dict[str, State]:
+    """Without those of endpoints that were removed, whose plans `remove` took out. What runs keeps
+    its own: another writer may have undone its plan, which is then written again.
+    """
+    return {name: one for name, one in states.items() if name in plans or not one.is_over}
 
 
 def _shown(plans: Mapping[str, Plan], states: Mapping[str, State]) -> list[dict[str, Any]]:
