@@ -39,6 +39,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("repeatable")
 
+# torch's threads sleep while they wait for each other, as where the command line runs. Else tests
+# beside each other took up to forty times their time of a processor: one turns until it is ended
+# for the one that it waits for.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # The host's app on its own has the SDK parse every Python file of the checkout that its virtual
 # environment is in: half a minute of a processor beside the tests, which no container has.
 os.environ["GIT_CEILING_DIRECTORIES"] = str(Path(__file__).resolve().parents[1])

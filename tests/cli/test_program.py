@@ -49,6 +49,34 @@ def test_it_is_the_command_line(tmp_path: Path) -> None:
     assert "--port-base" in done.stdout
 
 
+# What runs before torch is imported, without any of it: a model's path that is no file.
+BEFORE_TORCH = {
+    "command line": f"import {SCRIPTS['transformer-serving'].partition(':')[0]}",
+    "backend": """
+import contextlib, pathlib, sys, types
+sys.modules["triton_python_backend_utils"] = types.ModuleType("triton_python_backend_utils")
+sys.modules["torch"] = None
+from transformer_serving.engine.backends.torch_text.model import TritonPythonModel
+with contextlib.suppress(Exception):
+    TritonPythonModel.load(pathlib.Path("none"), None)
+""",
+}
+
+
+@pytest.mark.parametrize(("asked", "found"), [("", "PASSIVE"), ("ACTIVE", "ACTIVE")])
+@pytest.mark.parametrize("code", BEFORE_TORCH.values(), ids=BEFORE_TORCH)
+def test_torchs_threads_sleep_while_they_wait_unless_it_is_said(
+    code: str, asked: str, found: str
+) -> None:
+    kept = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport os; print(os.environ['OMP_WAIT_POLICY'])"],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+        env=kept | ({"OMP_WAIT_POLICY": asked} if asked else {}),
+    )  # fmt: skip
+    assert done.stdout == f"{found}\n", done.stderr
+
+
 def test_an_installed_script_finds_it_in_an_older_commit_too() -> None:
     """What `make down` calls after a checkout was installed by another commit."""
     assert SCRIPTS == {"transformer-serving": "transformer_serving.desk.cli:main"}

@@ -5,6 +5,7 @@ Tested by tests/engine/test_torch_text.py.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from transformer_serving.contract.torch_program.program import GRAPH, PACKAGES
@@ -20,6 +21,9 @@ class TritonPythonModel(TextModel):
 
     @staticmethod
     def load(path: Path, settings: ModelSettings) -> Runtime:
+        # Read when torch is imported: its threads sleep while they wait for each other. They would
+        # turn, and beside a gateway on the same cores take many times as long.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Late: each load starts a second stub that only completes the configuration.
         try:
             from transformer_serving.engine.backends.torch_runtime import TorchRuntime
