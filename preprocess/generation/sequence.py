@@ -169,9 +169,12 @@ class Sequence:
     async def _next(self) -> Outputs | None:
         patience = self._patience
         left = patience.deadline - time.monotonic()
+        if left <= 0:
+            # Behind a caller who reads slowly there is always a message, and no wait would end.
+            raise too_late()
         try:
-            async with asyncio.timeout(max(0.0, min(left, patience.gap_s))):
-                return await self._replies.next()
+            async with asyncio.timeout(min(left, patience.gap_s)):
+                outputs = await self._replies.next()
         except TimeoutError:
             if left <= patience.gap_s:
                 raise too_late() from None
@@ -181,6 +184,10 @@ class Sequence:
                 "TRANSFORMER_SERVING_TOKEN_GAP_S sets how long is waited",
                 limit=f"{patience.gap_s:g} s",
             ) from None
+        if not self._open:
+            # At the deadline, by whoever sends it on: that ends the engine's answers, too.
+            raise too_late()
+        return outputs
 
     def _piece(self, step: EngineStep) -> Piece:
         """The step's tokens up to a stop string; at the end with all that was held back."""
@@ -230,8 +237,9 @@ class Sequence:
         now = time.monotonic()
         self._figures.came(tokens)
         if self.new_tokens:
-            self._figures.gap(now - self._last, tokens)
-        self._last = self._patience.came = now
+            self._figures.gap(came - self._last, tokens)
+        self._last = came
+        self._patience.came = max(self._patience.came, came)
 
     def token_text(self, token: int) -> str:
         """A token alone, as a list of tokens names it."""

@@ -206,11 +206,11 @@ async def test_a_stream_under_which_the_worker_leaves_ends_with_an_event(asker: 
     token = current_caller.set(caller)
     try:
         body = {"text": "hang w30", "parameters": {"num_return_sequences": 2}, "stream": True}
-        *_, last = await cut_off(await asker.ask(body), caller)
+        *_, last, end = await cut_off(await asker.ask(body), caller)
     finally:
         current_caller.reset(token)
     name, error = event_of(last.decode().strip())
-    assert (name, error["code"]) == ("error", "unavailable")
+    assert (name, error["code"], end) == ("error", "unavailable", b"")
     assert cut(asker) == {"unavailable": 2}
 
 
