@@ -113,7 +113,7 @@ class Sequence:
         self._with_logprobs = options.logprobs
         self._patience = patience
         self._figures = figures
-        self._last = time.monotonic()
+        self._last = replies.came()
         self._first = self._read(replies.first)
         if not self._first.ids and self._first.finish not in _ENDINGS:
             _check(self._first.finish)
@@ -234,7 +234,8 @@ class Sequence:
         return Token(step.ids[at], text, logprob, step.ids[at] in self._silent, self._decoded)
 
     def _told(self, tokens: int) -> None:
-        now = time.monotonic()
+        # Not now: that would be the pace at which a caller reads.
+        came = self._replies.came()
         self._figures.came(tokens)
         if self.new_tokens:
             self._figures.gap(came - self._last, tokens)
