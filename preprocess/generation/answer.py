@@ -1,12 +1,14 @@
 """A stream of server-sent events as a Response, which the host passes through.
 
-Tested by tests/preprocess/generation/test_text_generation.py.
+Tested by tests/preprocess/generation/test_text_generation.py and
+tests/gateway/test_slow_readers.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from asyncio import Future
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
@@ -18,9 +20,9 @@ from transformer_serving.contract.worker.durations import OK
 from transformer_serving.contract.worker.fault_lines import FIRST_SERVER_FAULT
 from transformer_serving.contract.worker.request_context import current_caller, why_nobody_waits
 
-# For what is already on its way when the deadline comes.
+# For the event that the deadline has come, behind what is on its way then.
 _LAST_WORDS_S = 5.0
-# For the event that the worker leaves, where its caller reads slowly.
+# For the event that says why, where nothing was on its way or that was given up.
 _LEAVING_S = 0.5
 # What ended it where no event could say so; never raised.
 _LEFT, _LATE = caller_left(), too_late()
@@ -32,12 +34,12 @@ _EVENTS = {
 
 
 class StreamAnswer(StreamingResponse):
-    """Sends `events` until they end, the caller leaves or `deadline`; `close` is called then, with
-    the code `deadline` where it was that.
+    """Sends `events` until they end, the caller leaves or, soon after `deadline`, its last words
+    have had their time. `close` is called then, and with the code `deadline` when that comes.
 
     To be run also for a caller that has gone: nothing else closes it. `fault` gives the error of an
-    error event, `tell` that event where the worker leaves before the end; `ended` is told once what
-    it ended with, None where it is whole.
+    error event, `tell` that event where `events` do not come to one; `ended` is told once what it
+    ended with, None where it is whole.
     """
 
     # The gateway watches the connection for as long as the answer takes.
@@ -69,7 +71,7 @@ class StreamAnswer(StreamingResponse):
         return OK if error is None else error.kind.code
 
     def close(self) -> None:
-        self._close(*([_LATE.kind.code] if self._ended_by is _LATE else []))
+        self._close()
         told, self._ended = self._ended, None
         if told is not None:
             told(self.error)
@@ -82,11 +84,12 @@ class StreamAnswer(StreamingResponse):
         """Not starlette's own: servers differ in what `send` does once the caller has gone."""
         sending = asyncio.ensure_future(self.stream_response(send))
         leaving = asyncio.ensure_future(_left(receive))
-        left_s = max(0.0, self._deadline - time.monotonic()) + _LAST_WORDS_S
+        left_s = max(0.0, self._deadline - time.monotonic())
         try:
-            await asyncio.wait(
-                {sending, leaving}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
-            )
+            if not await _first_of(sending, leaving, left_s):
+                # A caller who reads slowly, or nothing, keeps no seat at the engine beyond it.
+                self._close(_LATE.kind.code)
+                await _first_of(sending, leaving, _LAST_WORDS_S)
             if sending.done():
                 # An OSError is a caller that left.
                 with suppress(OSError):
@@ -96,9 +99,6 @@ class StreamAnswer(StreamingResponse):
             else:
                 self._ended_by = _why_left() if leaving.done() else _LATE
         finally:
-            # Before the tasks' ends close the sequences as those of a caller that left.
-            if self._ended_by is _LATE:
-                self.close()
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
@@ -106,13 +106,27 @@ class StreamAnswer(StreamingResponse):
         await self._tell_who_stays(send)
 
     async def _tell_who_stays(self, send: Any) -> None:
-        """Where it was the worker that left: its stream is not to look whole."""
+        """Where it was not the caller that left: its stream is not to look whole.
+
+        Two messages, as a body of which the last one is given up ends all the same under Granian;
+        one that has none is cut.
+        """
         error = self._ended_by
-        if error is None or error.kind.status < FIRST_SERVER_FAULT or error is _LATE:
+        if error is None or error.kind.status < FIRST_SERVER_FAULT:
             return
+        event = {"type": "http.response.body", "body": self._tell(error), "more_body": True}
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(_LEAVING_S):
-                await send({"type": "http.response.body", "body": self._tell(error)})
+                await send(event)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _first_of(sending: Future[Any], leaving: Future[Any], limit_s: float) -> bool:
+    """Whether one of them is done within the seconds."""
+    done, _ = await asyncio.wait(
+        {sending, leaving}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+    )
+    return bool(done)
 
 
 def _why_left() -> ServingError:

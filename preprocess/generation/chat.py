@@ -81,6 +81,12 @@ def render_chat(messages: Sequence[Message], generation: Generation) -> str:
         ) from None
 
 
+@lru_cache(maxsize=8)
+def words_of(template: str) -> Mapping[str, None]:
+    """Those in quotes, in their order: where a template tells a role apart, its name is one."""
+    return dict.fromkeys(_QUOTED.findall(template))
+
+
 def fault_of(generation: Generation) -> str | None:
     """What is wrong with the model's chat template, None where it has none or a message becomes a
     prompt. One that refuses a user's message in words of its own has no fault: it wants others.
@@ -129,7 +135,7 @@ def _conversations(source: str) -> Iterator[tuple[str, ...]]:
     template knows of no user, those that it names."""
     yield ("user",)
     yield ("system", "user")
-    named = dict.fromkeys(_QUOTED.findall(source))
+    named = words_of(source)
     if "user" not in named:
         yield from ((name,) for name in named if name not in _USUAL_ROLES)
 

@@ -113,7 +113,7 @@ class Sequence:
         self._with_logprobs = options.logprobs
         self._patience = patience
         self._figures = figures
-        self._last = time.monotonic()
+        self._last = replies.came()
         self._first = self._read(replies.first)
         if not self._first.ids and self._first.finish not in _ENDINGS:
             _check(self._first.finish)
@@ -169,9 +169,12 @@ class Sequence:
     async def _next(self) -> Outputs | None:
         patience = self._patience
         left = patience.deadline - time.monotonic()
+        if left <= 0:
+            # Behind a caller who reads slowly there is always a message, and no wait would end.
+            raise too_late()
         try:
-            async with asyncio.timeout(max(0.0, min(left, patience.gap_s))):
-                return await self._replies.next()
+            async with asyncio.timeout(min(left, patience.gap_s)):
+                outputs = await self._replies.next()
         except TimeoutError:
             if left <= patience.gap_s:
                 raise too_late() from None
@@ -181,6 +184,10 @@ class Sequence:
                 "TRANSFORMER_SERVING_TOKEN_GAP_S sets how long is waited",
                 limit=f"{patience.gap_s:g} s",
             ) from None
+        if not self._open:
+            # At the deadline, by whoever sends it on: that ends the engine's answers, too.
+            raise too_late()
+        return outputs
 
     def _piece(self, step: EngineStep) -> Piece:
         """The step's tokens up to a stop string; at the end with all that was held back."""
@@ -227,11 +234,13 @@ class Sequence:
         return Token(step.ids[at], text, logprob, step.ids[at] in self._silent, self._decoded)
 
     def _told(self, tokens: int) -> None:
-        now = time.monotonic()
+        # Not now: that would be the pace at which a caller reads.
+        came = self._replies.came()
         self._figures.came(tokens)
         if self.new_tokens:
-            self._figures.gap(now - self._last, tokens)
-        self._last = self._patience.came = now
+            self._figures.gap(came - self._last, tokens)
+        self._last = came
+        self._patience.came = max(self._patience.came, came)
 
     def token_text(self, token: int) -> str:
         """A token alone, as a list of tokens names it."""

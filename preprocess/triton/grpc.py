@@ -114,7 +114,7 @@ class GrpcTriton:
             ),
             message, farewell, left_s,
         )  # fmt: skip
-        replies = Replies(_answers(stream), stream.leave)
+        replies = Replies(_answers(stream), stream.leave, lambda: stream.came)
         try:
             await replies.begin()
         except BaseException:

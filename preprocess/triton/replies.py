@@ -5,6 +5,7 @@ Tested by tests/preprocess/generation/test_text_generation.py.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from preprocess.tensors import RawOutput
@@ -17,12 +18,19 @@ class Replies:
     """One stream. `first` is there after `begin`; `leave` says that nobody waits any more.
 
     To be closed, which lets the engine stop within its next step. `failed` is whether it was cut
-    by a fault, and not by its end or its caller.
+    by a fault, and not by its end or its caller. `came` gives when the one that was read last had
+    come, on time.monotonic's clock.
     """
 
-    def __init__(self, answers: AsyncIterator[Outputs], leave: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        answers: AsyncIterator[Outputs],
+        leave: Callable[[], object],
+        came: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._answers = answers
         self._leave = leave
+        self.came = came
         self._ended: list[Callable[[], None]] = []
         self.first: Outputs | None = None
         self.failed = False

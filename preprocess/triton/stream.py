@@ -14,6 +14,7 @@ Tested by tests/preprocess/generation/test_text_generation.py and tests/preproce
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -36,7 +37,9 @@ class Stream:
         self._open_call = open_call
         self._request = request
         self._farewell = farewell
-        self._came: asyncio.Queue[Any] = asyncio.Queue()
+        self._came: asyncio.Queue[tuple[float, Any]] = asyncio.Queue()
+        # When the message that was read last had come; who reads may be slow.
+        self.came = 0.0
         self._over = asyncio.Event()
         self._ended = False
         self._left = False
@@ -48,7 +51,10 @@ class Stream:
 
     async def answers(self) -> AsyncIterator[Any]:
         """The messages as they came. Raises grpc.aio.AioRpcError."""
-        while (message := await self._came.get()) is not None:
+        while True:
+            self.came, message = await self._came.get()
+            if message is None:
+                return
             if isinstance(message, grpc.aio.AioRpcError):
                 raise message
             yield message
@@ -96,7 +102,7 @@ class Stream:
                     self._ended = True
                     self._over.set()
                 if not self._left:
-                    self._came.put_nowait(message)
+                    self._came.put_nowait((time.monotonic(), message))
         except grpc.aio.AioRpcError as error:
             end = error
         except asyncio.CancelledError:
@@ -106,7 +112,7 @@ class Stream:
         finally:
             self._ended = True
             self._over.set()
-            self._came.put_nowait(end)
+            self._came.put_nowait((time.monotonic(), end))
             if self._too_long is not None:
                 self._too_long.cancel()
 

@@ -3,7 +3,7 @@
 Beside its fields those that vLLM's server takes of transformers' terms. Sampling is its default; a
 temperature of 0 takes the likeliest token. Log-probabilities are the chosen tokens' alone.
 
-Tested by tests/preprocess/generation/test_voices.py.
+Tested by tests/preprocess/generation/test_voices.py and tests/preprocess/generation/test_chat.py.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from preprocess.dialects.operation import Asked, check_name, read_fields, read_flag
+from preprocess.generation.chat import words_of
 from preprocess.generation.dialects.parameters import VLLM_LACKS, VLLM_TAKEN, taken
 from preprocess.generation.dialects.sampling import as_vllm, fold_seed
 from preprocess.request import wrong
 from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.generation import Generation
 
 _TAKEN = {
     "max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens",
@@ -39,6 +41,7 @@ _LACKS: Mapping[str, tuple[Any, ...]] = {
     "verbosity": (None, "medium"), "add_generation_prompt": (None, True),
     "continue_final_message": (None, False), **VLLM_LACKS,
 }  # fmt: skip
+_DEVELOPER = "developer"
 _COMMON = ("model", "stream", "stream_options", "logprobs", *_TAKEN, *_UNHEARD)
 
 
@@ -73,8 +76,23 @@ def read_completion(asked: Asked) -> dict[str, Any]:
 def read_chat(asked: Asked) -> dict[str, Any]:
     body = read_fields(asked.body, ("messages", *_COMMON), tuple(_LACKS))
     own = _read(asked, body, echo=False, logprobs=read_flag(body, "logprobs"))
-    own["messages"] = body.get("messages")
+    own["messages"] = _as_its_template_names(body.get("messages"), asked.endpoint.generation)
     return own
+
+
+def _as_its_template_names(messages: Any, generation: Generation | None) -> Any:
+    """With `system` for `developer`, OpenAI's later name of it, unless the model's template has
+    that: most write nothing of what a role says that they do not know.
+    """
+    template = None if generation is None else generation.chat_template
+    if not isinstance(messages, list) or template is None or _DEVELOPER in words_of(template):
+        return messages
+    return [
+        {**row, "role": "system"}
+        if isinstance(row, Mapping) and row.get("role") == _DEVELOPER
+        else row
+        for row in messages
+    ]
 
 
 def _read(asked: Asked, body: Mapping[str, Any], *, echo: bool, logprobs: bool) -> dict[str, Any]:

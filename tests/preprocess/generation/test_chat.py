@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from preprocess.dialects.operation import Asked
 from preprocess.generation.chat import fault_of, render_chat
+from preprocess.generation.dialects import WAYS
 from preprocess.generation.messages import read_messages
+from preprocess.generation.request import TextTask
 from tests.text_engine import TEMPLATE, fields
 from transformer_serving.contract.endpoint import read_endpoint
 from transformer_serving.contract.errors import ServingError
@@ -157,6 +160,68 @@ def test_a_template_that_wants_other_messages_than_a_users_is_handed_its_form(
     assert fault_of(made) is None
     prompt = render_chat([{"role": role, "content": "7 TEAS"} for role in roles], made)
     assert prompt.endswith("7 TEAS")
+
+
+# Qwen's form, which writes a text of its own where no system speaks; Zephyr's, which passes over
+# whom it does not know; and one that writes every role.
+WITH_DEFAULT = (
+    "{% if messages[0].role == 'system' %}<system>{{ messages[0].content }}{% else %}"
+    "<system>I help.{% endif %}{% for row in messages %}{% if row.role in ['user', 'assistant'] %}"
+    "<{{ row.role }}>{{ row.content }}{% endif %}{% endfor %}"
+)
+OF_KNOWN_ROLES = (
+    "{% for row in messages %}{% if row.role == 'user' %}<user>{{ row.content }}"
+    "{% elif row.role == 'system' %}<system>{{ row.content }}{% endif %}{% endfor %}"
+)
+OF_ANY_ROLE = "{% for row in messages %}<{{ row.role }}>{{ row.content }}{% endfor %}"
+# gpt-oss's form, which knows either.
+OF_DEVELOPERS = (
+    '{% for row in messages %}{% if row.role == "developer" or row.role == "system" %}'
+    "<{{ row.role }}>{{ row.content }}{% else %}<user>{{ row.content }}{% endif %}{% endfor %}"
+)
+FROM_DEVELOPER = [
+    {"role": "developer", "content": "In French."},
+    {"role": "user", "content": "developer?"},
+]
+
+
+def rendered(template: str, messages: Any, operation: str = "openai.chat") -> str:
+    """What a model of that template is given of a body at OpenAI's path."""
+    endpoint = read_endpoint(json.dumps(fields(chat_template=template)))
+    assert endpoint.generation is not None
+    asked = Asked({"messages": messages}, b"", TextTask(endpoint.generation), endpoint)
+    own = WAYS[operation].read(asked)
+    return render_chat(read_messages(own["messages"], endpoint.limits), endpoint.generation)
+
+
+@pytest.mark.parametrize("operation", ["openai.chat", "openai.tgi_chat"])
+@pytest.mark.parametrize(
+    ("template", "role"),
+    [
+        (WITH_DEFAULT, "system"),
+        (OF_KNOWN_ROLES, "system"),
+        (OF_ANY_ROLE, "system"),
+        (OF_DEVELOPERS, "developer"),
+    ],
+    ids=["with-default", "of-known-roles", "of-any-role", "of-developers"],
+)
+def test_what_openais_developer_says_is_in_the_prompt(
+    template: str, role: str, operation: str
+) -> None:
+    said = rendered(template, FROM_DEVELOPER, operation)
+    assert said == f"<{role}>In French.<user>developer?"
+
+
+def test_a_template_that_takes_no_system_refuses_openais_developer() -> None:
+    with pytest.raises(ServingError, match="refuses these messages"):
+        rendered(TEMPLATE, FROM_DEVELOPER)
+
+
+@pytest.mark.parametrize("messages", [None, "developer", ["developer"], [{"role": ["developer"]}]])
+def test_what_are_no_messages_is_refused_as_it_came(messages: Any) -> None:
+    with pytest.raises(ServingError) as refusal:
+        rendered(OF_ANY_ROLE, messages)
+    assert refusal.value.kind.code == "invalid_field"
 
 
 @pytest.mark.parametrize(

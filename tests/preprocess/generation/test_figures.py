@@ -17,6 +17,7 @@ from preprocess.generation.seats import seats
 from tests.engine.triton_server import TritonServer
 from tests.preprocess.generation.test_text_generation import served, until
 from tests.text_engine import PROMPT, Asker, asked, event_of, fields, write_model
+from transformer_serving.contract.worker.open_streams import streams_ended
 from transformer_serving.contract.worker.request_context import (
     GoldenBody,
     current_arrival,
@@ -72,6 +73,20 @@ def abandoned(asker: Asker) -> dict[str, tuple[float | None, ...]]:
 
 
 COUNTED = ("first_token_seconds_count", "token_seconds_count", "generated_tokens_total")
+
+
+async def test_tokens_are_timed_as_they_come_and_not_as_they_are_read(asker: Asker) -> None:
+    began = time.monotonic()
+    stream = await asker.ask({**asked(4), "stream": True})
+    await anext(stream.body_iterator)
+    read_one = time.monotonic()
+    assert await streams_ended(30)
+    all_here = time.monotonic()
+    # Longer than the first one took, or the sum could hide it.
+    await asyncio.sleep(read_one - began + 0.05)
+    assert len([chunk async for chunk in stream.body_iterator]) > 3
+    assert value(asker, "token_seconds_count") == 3
+    assert (value(asker, "token_seconds_sum") or 0) <= all_here - began
 
 
 async def test_golden_requests_count_nowhere_and_the_rows_are_there(asker: Asker) -> None:
@@ -206,11 +221,11 @@ async def test_a_stream_under_which_the_worker_leaves_ends_with_an_event(asker: 
     token = current_caller.set(caller)
     try:
         body = {"text": "hang w30", "parameters": {"num_return_sequences": 2}, "stream": True}
-        *_, last = await cut_off(await asker.ask(body), caller)
+        *_, last, end = await cut_off(await asker.ask(body), caller)
     finally:
         current_caller.reset(token)
     name, error = event_of(last.decode().strip())
-    assert (name, error["code"]) == ("error", "unavailable")
+    assert (name, error["code"], end) == ("error", "unavailable", b"")
     assert cut(asker) == {"unavailable": 2}
 
 

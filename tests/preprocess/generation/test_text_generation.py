@@ -28,6 +28,7 @@ from tests.text_engine import (
     VERSION,
     Asker,
     asked,
+    event_of,
     fields,
     lived,
     three_tokens,
@@ -245,6 +246,53 @@ async def test_the_deadline_ends_it(text: Asker, text_triton: TritonServer) -> N
         assert b'"code":"deadline"' in last
         await until(lambda: len(lived(text_triton, "text")) > before)  # noqa: B023
         assert lived(text_triton, "text")[-1].startswith("cancelled")
+
+
+@pytest.mark.parametrize("sequences", [1, 2])
+async def test_the_deadline_is_told_to_a_caller_that_reads_slowly(
+    text: Asker, monkeypatch: pytest.MonkeyPatch, sequences: int
+) -> None:
+    """Behind one there is always more to send; and it keeps no seat while it does not read."""
+    monkeypatch.setattr(answer, "_LAST_WORDS_S", 600.0)
+    asked_for = {"max_new_tokens": 32, "num_return_sequences": sequences}
+    # Again with more time where all of it had passed before the first token.
+    for timeout_ms in (1000, 10_000, 60_000):
+        body = {"text": PROMPT, "timeout_ms": timeout_ms, "parameters": asked_for, "stream": True}
+        if (response := await text.ask(body)).status_code == 200:
+            break
+    reads = asyncio.Event()
+    sent: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+        if len(sent) == 3:
+            await reads.wait()
+
+    serving = asyncio.ensure_future(response({"type": "http"}, receive=reads_on, send=send))
+    await until(lambda: seats.taken == 0, 90)
+    assert len(sent) == 3
+    reads.set()
+    await serving
+    assert last_event(sent) == ("error", "deadline")
+
+
+async def test_what_the_engine_says_to_the_deadline_is_no_fault_of_its_own(text: Asker) -> None:
+    """Its answers end as nobody waits for them any more, perhaps before the sequence looks."""
+    response = await text.ask({"text": "hang w30", "timeout_ms": 60_000, "stream": True})
+    response._deadline = 0.0
+    sent = await served(response)
+    assert last_event([one.get("body", b"") for one in sent]) == ("error", "deadline")
+
+
+def last_event(sent: list[bytes]) -> tuple[str, str]:
+    """The name and code of an error's."""
+    name, error = event_of(b"".join(sent).decode().rstrip().split("\n\n")[-1])
+    return name, error["code"]
+
+
+async def reads_on() -> Any:
+    """The `receive` of a caller that stays."""
+    await asyncio.Event().wait()
 
 
 async def test_a_caller_that_leaves_frees_the_engine(
@@ -541,8 +589,11 @@ def first_tokens() -> float:
     return REGISTRY.get_sample_value(name, {"endpoint": "text"}) or 0.0
 
 
-async def served(response: Any, leaves_after: int | None = None, *, reads: bool = True) -> None:
-    """Send it to a caller who leaves after so many messages, or takes none and stays."""
+async def served(
+    response: Any, leaves_after: int | None = None, *, reads: bool = True
+) -> list[Any]:
+    """Send it to a caller who leaves after so many messages, or takes none and stays; what was
+    sent."""
     gone, never = asyncio.Event(), asyncio.Event()
     messages: list[Any] = []
 
@@ -558,6 +609,7 @@ async def served(response: Any, leaves_after: int | None = None, *, reads: bool 
         return {"type": "http.disconnect"}
 
     await response({"type": "http"}, receive, send)
+    return messages
 
 
 async def until(condition: Any, seconds: float = 20) -> None:
