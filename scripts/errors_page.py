@@ -61,8 +61,11 @@ over.
 _TEXT = """
 ## While text is generated
 
-Before the first token an error has its status, of a stream too. After it the stream's last event is
-the error, `event: error` with the five keys, or as the protocol tells it, and nothing marks an end.
+Before the first token an error has its status, of a stream too. After it the stream's last event
+is the error, `event: error` with the five keys, or as the protocol tells it, and nothing marks an
+end. A caller who reads so slowly that five seconds after the deadline the event is still not
+written has its connection cut, without the body's end; what the engine held for it is free from
+the deadline on.
 What bounds a request, each a variable of the inference container:
 
 """
