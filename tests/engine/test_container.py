@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -82,6 +83,33 @@ def test_either_is_started_again_and_sigterm_ends_both(
     )
     assert running.run() == 0
     stopping.join()
+
+
+@pytest.mark.slow
+def test_what_a_triton_has_left_ends_before_the_next_one_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As vLLM's engine, which keeps the memory of its GPU; whoever starts it may group it."""
+    monkeypatch.setattr(container, "_QUICK_END_S", 0.0)
+    left, next_one = tmp_path / "left", tmp_path / "next"
+    grouped = "import os; os.setpgid(0, 0); os.execvp('sleep', ['sleep', '600'])"
+    first = f'{sys.executable} -c "{grouped}" & echo $! > {left}; kill -9 $$'
+
+    def stop() -> None:
+        deadline = time.monotonic() + BOUND_S
+        while not next_one.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    triton = shell(f"[ -e {left} ] && touch {next_one} && exec sleep 600; {first}")
+    assert Container(triton, shell("exec sleep 600"), tmp_path).run() == 0
+    stopping.join()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(left.read_text()), 0)
+    assert [record.args for record in caplog.records if "were left" in record.msg] == [(1,)]
 
 
 @pytest.mark.parametrize("is_first", [False, True], ids=["later", "first"])

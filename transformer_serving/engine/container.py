@@ -28,7 +28,7 @@ from transformer_serving.contract.signatures import read_trusted_keys
 from transformer_serving.engine.container_commands import STATE_FILE, commands, end_seconds
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.image_pin import refuse_difference
-from transformer_serving.engine.orphans import end_orphans
+from transformer_serving.engine.orphans import end_orphans, end_session
 from transformer_serving.engine.silence import Heartbeat, Liveness
 from transformer_serving.engine.triton_process import KEY_VARIABLE, TritonAddresses
 
@@ -128,7 +128,7 @@ class Container:
 
     def _start_triton(self) -> None:
         """In a pod, also what the container before has left: its shared memory outlives it."""
-        if left := end_orphans(self._repository):
+        if left := self._triton.end_left() + end_orphans(self._repository):
             _log.warning("%d of its model processes were left and have been killed", left)
         self._triton.start()
         if self._liveness is not None:
@@ -207,6 +207,8 @@ class _Child:
             env={**os.environ, **self._private},
             stdout=output,
             stderr=STDOUT if output else None,
+            # By which `end_left` knows what it started.
+            start_new_session=True,
         )
         if self._log is not None and self._process.stdout is not None:
             arguments = (self._process.stdout, self._log)
@@ -228,6 +230,10 @@ class _Child:
         if self._process is not None:
             self._process.kill()
             self.wait(_KILLED_S)
+
+    def end_left(self) -> int:
+        """How many processes it had started that outlived it; they are killed."""
+        return 0 if self._process is None else end_session(self._process.pid)
 
     def wait(self, seconds: float) -> bool:
         """Whether it has ended by then, with its last lines copied."""

@@ -3,7 +3,7 @@
 Triton's Python stubs end when they see their server gone, but not those that waited for a lock in
 its shared memory when it died: they stay for good, with their memory and with the server's sockets,
 which every child of Triton inherits. A client whose connection such a process holds open waits
-without end.
+without end. And what a stub has started, as vLLM its engine, may not see that the stub is gone.
 """
 
 from __future__ import annotations
@@ -33,9 +33,29 @@ def end_orphans(repository: Path) -> int:
             if process.name().startswith(STUB) and _is_orphan(process, repository):
                 process.kill()
                 found.append(process)
-    gone, _ = psutil.wait_procs(found, timeout=5)
+    gone = _gone(found)
     if server_of(repository) is None:
         remove_areas(repository)
+    return gone
+
+
+def end_session(leader: int) -> int:
+    """Kill what is left of the session that a process began which has ended; how many there were.
+
+    Its number is nobody else's before the last of them is gone.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                process.kill()
+                found.append(process)
+    return _gone(found)
+
+
+def _gone(killed: list[psutil.Process]) -> int:
+    """How many of them are; one that the kernel holds is not waited for without end."""
+    gone, _ = psutil.wait_procs(killed, timeout=5)
     return len(gone)
 
 
