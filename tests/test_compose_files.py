@@ -212,6 +212,16 @@ def test_behind_the_balancer_tls_is_its_own() -> None:
     assert balancer["init"] is True
 
 
+def test_an_endpoints_code_finds_the_others_wherever_they_are_published() -> None:
+    """By clearml-serving's `send_request`, within the container, where the port is always one."""
+    front, worker = (service(name, "inference") for name in ("compose.yaml", "scale.yaml"))
+    (published,) = front["ports"]
+    own = f"127.0.0.1:{published.rpartition(':')[2]}/serve"
+    asked = [each["environment"]["CLEARML_DEFAULT_BASE_SERVE_URL"] for each in (front, worker)]
+    # Behind the balancer a worker has no TLS.
+    assert asked == [f"http${{TRANSFORMER_SERVING_TLS_FOLDER:+s}}://{own}", f"http://{own}"]
+
+
 def test_the_balancers_threads_and_connections_fit_its_limits() -> None:
     """Else HAProxy takes a thread for each CPU, and as many connections as there are files."""
     text = (ROOT / "docker" / "balancer" / "haproxy.cfg").read_text("utf-8")

@@ -188,7 +188,8 @@ def test_the_front_door_is_told_where_it_is_published(
     environment = inference["environment"]
     assert environment[PUBLISHED] == address
     assert environment[TLS_CERT.name] == "/run/tls/tls.crt"
-    assert environment["CLEARML_DEFAULT_BASE_SERVE_URL"] == f"https://{address}:8080/serve"
+    # Its own, for the code of endpoints in it.
+    assert environment["CLEARML_DEFAULT_BASE_SERVE_URL"] == "https://127.0.0.1:8080/serve"
 
 
 @pytest.mark.parametrize("address", ["serving.example", "localhost", "::1"])
