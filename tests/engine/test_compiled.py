@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,26 @@ def test_each_fetch_leaves_as_much_as_there_are_models_for(tmp_path: Path) -> No
     repository.stage("texts", bundle, "")
     assert names(folder) == {"9", "10", "11", "12"}
     assert names(folder.parent) == {"torch_compile_cache", "other"}
+    # A fetch that finds too little room comes to none of this.
+    repository.remove("texts")
+    assert names(folder) == set()
+
+
+def test_a_model_that_goes_while_they_are_counted_costs_no_other_its_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy whose fetch failed so late nobody would delete."""
+    repository = Repository(tmp_path / "models", Compiled({}, tmp_path))
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+
+    def glob(folder: Path, pattern: str) -> Iterator[Path]:
+        raise FileNotFoundError(folder / pattern)
+
+    monkeypatch.setattr(Path, "glob", glob)
+    token = repository.stage("texts", bundle, "")
+    repository.discard("texts", token)
+    assert not repository.has_files("texts", token)
 
 
 @pytest.mark.parametrize("named", ["", "elsewhere", "vllm"])

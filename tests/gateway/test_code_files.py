@@ -7,6 +7,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 import struct
 import tempfile
 import threading
@@ -33,7 +34,7 @@ from tests.gateway.played_host import host_of
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE, TrustedKeys
 from transformer_serving.gateway import golden_rounds
 from transformer_serving.gateway.front_door import FrontDoor
-from transformer_serving.gateway.host import building, code_files, preprocess_gate
+from transformer_serving.gateway.host import building, code_copy, code_files, preprocess_gate
 from transformer_serving.gateway.host.code_copy import CodeCopyError
 from transformer_serving.gateway.settings import read_settings
 
@@ -506,6 +507,29 @@ async def test_the_code_of_an_endpoint_that_went_leaves_the_cache(
     )
     assert await gateway.says("file") == "file"
     assert file.asked
+
+
+@of_the_sdk
+def test_a_folder_that_goes_is_whole_or_gone_for_another_worker(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of its content finds it by its name alone, and would serve a part of it for ever."""
+    place = cache / "unpacked-content"
+    place.mkdir(parents=True)
+    (place / "__init__.py").touch()
+
+    def ends_early(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", ends_early)
+        code_copy.discard([str(place)])
+    assert not place.exists()
+    # Between the look at it and its use; a file in its place would let no folder come.
+    monkeypatch.setattr(code_copy, "_unpack_into", lambda *_: None)
+    with pytest.raises(CodeCopyError, match="cannot be unpacked"):
+        code_copy._unpacked(tmp_path / "a.zip", "content")
+    assert not place.exists()
 
 
 @of_the_sdk

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +17,9 @@ from typing import Any, NamedTuple
 
 from transformer_serving.contract.archives import ArchiveFault, is_archive, unpack
 from transformer_serving.contract.identity import MAX_DATA_BYTES
+
+# A folder that comes into the SDK's cache, or goes.
+_ASIDE = "unpacking-"
 
 
 class CodeCopyError(Exception):
@@ -86,7 +88,9 @@ def discard(paths: Iterable[str]) -> None:
         # What is not taken out now the cache does, once it has its number of files.
         with contextlib.suppress(OSError):
             if path.parent == cache and path.is_dir():
-                shutil.rmtree(path)
+                # At once: another worker would take a part of it for the whole.
+                with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=cache) as aside:
+                    path.rename(Path(aside) / "folder")
             elif path.parent == cache:
                 path.unlink()
 
@@ -119,8 +123,9 @@ def _unpacked(file: Path, content: str) -> Path:
     try:
         if not place.is_dir():
             _unpack_into(place, file)
-        # The cache takes out the oldest.
-        place.touch()
+        # The cache takes out the oldest. No `touch`, which would put a file where another worker
+        # has just discarded the folder.
+        os.utime(place)
     except OSError as error:
         why = os.strerror(error.errno or 0)
         raise CodeCopyError(f"its archive cannot be unpacked into {cache} ({why})") from None
@@ -136,7 +141,7 @@ def _cache() -> Path:
 
 def _unpack_into(place: Path, file: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="unpacking-", dir=place.parent) as aside:
+    with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=place.parent) as aside:
         folder = Path(aside) / "folder"
         # As much as a preprocess.py may carry.
         unpack(file, folder, MAX_DATA_BYTES)

@@ -70,8 +70,7 @@ class Repository:
             shutil.rmtree(part, ignore_errors=True)
             self._staged.discard(token)
             raise
-        if self._compiled is not None:
-            self._compiled.keep(1 + sum(1 for _ in self._store.glob(f"*/*{_FILLED}")))
+        self._keep_compiled(coming=1)
         return token
 
     def _lay(self, source: Path, part: Path, framework: str, *, ours: bool) -> None:
@@ -146,6 +145,8 @@ class Repository:
         if store.is_symlink():
             store.unlink()
         shutil.rmtree(store, ignore_errors=True)
+        # Its room may be what the next one waits for.
+        self._keep_compiled()
 
     def take_back(self, model: str, token: str) -> None:
         """Delete the model's folder and one copy of its files: a record that cannot be read may
@@ -155,6 +156,13 @@ class Repository:
             shutil.rmtree(self.files(model, name), ignore_errors=True)
         with contextlib.suppress(OSError):
             self.store(model).rmdir()
+
+    def _keep_compiled(self, coming: int = 0) -> None:
+        if self._compiled is not None:
+            # Another model's folder may go while they are counted.
+            with contextlib.suppress(OSError):
+                filled = sum(1 for _ in self._store.glob(f"*/*{_FILLED}"))
+                self._compiled.keep(filled + coming)
 
     def _withdraw(self, model: str) -> None:
         folder = self.root / model
