@@ -169,11 +169,8 @@ class Sequence:
     async def _next(self) -> Outputs | None:
         patience = self._patience
         left = patience.deadline - time.monotonic()
-        if left <= 0:
-            # Behind a caller who reads slowly there is always a message, and no wait would end.
-            raise too_late()
         try:
-            async with asyncio.timeout(min(left, patience.gap_s)):
+            async with asyncio.timeout(max(0.0, min(left, patience.gap_s))):
                 outputs = await self._replies.next()
         except TimeoutError:
             if left <= patience.gap_s:
@@ -185,7 +182,8 @@ class Sequence:
                 limit=f"{patience.gap_s:g} s",
             ) from None
         if not self._open:
-            # At the deadline, by whoever sends it on: that ends the engine's answers, too.
+            # Closed at the deadline, by whoever sends it on. Behind a caller who reads slowly there
+            # is always a message, so that no wait ends; else it may be the engine's word to that.
             raise too_late()
         return outputs
 
