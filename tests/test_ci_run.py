@@ -60,7 +60,15 @@ def bare(folder: Path) -> str:
 
 @pytest.mark.parametrize(
     ("minutes", "left_out"),
-    [(0, ()), (53, ()), (54, PARTS[:2]), (67, PARTS[:2]), (68, PARTS)],
+    [
+        (0, ()),
+        (45, ()),
+        (46, PARTS[:1]),
+        (58, PARTS[:1]),
+        (59, PARTS[:2]),
+        (60, PARTS[:2]),
+        (61, PARTS),
+    ],
 )
 def test_a_part_that_would_end_too_late_is_named_at_the_end(
     tmp_path: Path, minutes: int, left_out: tuple[str, ...]
@@ -120,7 +128,7 @@ def test_packages_that_cannot_be_installed_end_the_run_with_what_apt_said(tmp_pa
     assert "made test" not in done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("minutes", [0, 65])
+@pytest.mark.parametrize("minutes", [0, 60])
 def test_clients_that_fail_fail_the_run_with_and_without_containers(
     tmp_path: Path, minutes: int
 ) -> None:
