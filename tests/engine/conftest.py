@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -25,3 +26,12 @@ def _numbers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Most tests here choose their bundles' numbers, and tell versions apart by them."""
     if request.node.path.name != "test_identity.py":
         numbers_are_chosen(monkeypatch)
+
+
+@pytest.fixture
+def signals_given_back() -> Iterator[None]:
+    """Those that a container's `run` takes over."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

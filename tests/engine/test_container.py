@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -29,16 +28,9 @@ from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.image_pin import PINNED_TENSORRT, PINNED_TRITON, difference
 from transformer_serving.engine.shared_memory import FOLDER, area_prefix
 
+pytestmark = pytest.mark.usefixtures("signals_given_back")
+
 BOUND_S = 60
-
-
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """What `run` takes over is given back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def shell(script: str) -> list[str]:

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -19,6 +18,8 @@ from tests.free_ports import free_port
 from transformer_serving.engine import container, silence
 from transformer_serving.engine.container import Container
 from transformer_serving.engine.silence import Heartbeat, Liveness
+
+pytestmark = pytest.mark.usefixtures("signals_given_back")
 
 ROOT = Path(__file__).parents[2]
 BOUND_S = 60
@@ -39,15 +40,6 @@ with pathlib.Path(sys.argv[2]).open("a") as file:
     print(os.getpid(), file=file)
 server.serve_forever()
 """
-
-
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """What `run` takes over is given back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def test_a_controller_is_silent_only_while_it_could_have_beaten(tmp_path: Path) -> None:
