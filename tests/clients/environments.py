@@ -1,7 +1,4 @@
-"""An environment for each client library, from its own pinned list in requirements/.
-
-The tests make what is missing themselves; `python -m tests.clients.environments` makes all ahead.
-"""
+"""An environment for each client library, from its own pinned list in requirements/."""
 
 from __future__ import annotations
 
@@ -73,12 +70,3 @@ class Environments:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
-
-
-def main() -> None:
-    for path in sorted(LISTS.glob("*.txt")):
-        environment_python(path.stem)
-
-
-if __name__ == "__main__":
-    main()
