@@ -95,7 +95,10 @@ def test_of_two_that_are_deployed_together_the_right_one_serves(
         plain.run("remove", "refused")
 
 
-@pytest.mark.parametrize("engine", RIGHT)
+@pytest.mark.parametrize("engine", [
+    pytest.param(engine, marks=() if engine == "onnxruntime" else pytest.mark.by_hand)
+    for engine in RIGHT
+])  # fmt: skip
 def test_the_bundle_before_serves_on_through_a_wrong_update(
     plain: Stack, endpoint: str, tmp_path: Path, engine: str
 ) -> None:
