@@ -78,14 +78,15 @@ def one(tmp_path: Path) -> Iterator[Serving]:
 
 def dies_once(server: TritonServer, folder: Path, named: str) -> None:
     """The next backend process that is started with such a word, before Triton hears of it: a load
-    whose process has answered once is refused by Triton itself."""
+    whose process has answered once is refused by Triton itself. It lives for a look at it, which does
+    not find what model it is of."""
     stub = server.backends / "python" / "triton_python_backend_stub"
     real, dies = folder / stub.name, folder / "dies"
     stub.rename(real)
     dies.touch()
     stub.write_text(
         f"""#!/bin/sh
-case "$*" in *{named}*) rm {dies} 2>/dev/null && kill -9 $$ ;; esac
+case "$*" in *{named}*) rm {dies} 2>/dev/null && sleep 2 && kill -9 $$ ;; esac
 exec {real} "$@"
 """
     )

@@ -167,7 +167,8 @@ class GoldenRounds:
         body = GoldenBody(getattr(endpoint, "golden", None) or _SHORT_TEXT)
         try:
             # Not by its name: in a rollout that is a canary route too, which may lead elsewhere.
-            answer = await asyncio.wait_for(self._short_way.own_answer(url, body), _TIMEOUT_S)
+            async with asyncio.timeout(_TIMEOUT_S):
+                answer = await self._short_way.own_answer(url, body)
             task = str(getattr(endpoint, "task", ""))
             bundle = answer.headers.get(VERSION_HEADER, "")
             return replace(_judged(url, endpoint, answer), bundle=bundle, task=task)

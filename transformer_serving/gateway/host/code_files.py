@@ -146,8 +146,10 @@ class _Fetch:
     async def wait(self, patience_s: float) -> None:
         rest = self.begun + patience_s - time.monotonic()
         if not self.outcome.done() and rest > 0:
+            # Not wait_for: Python 3.11's loses a cancellation that comes with the outcome.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.wrap_future(self.outcome), rest)
+                async with asyncio.timeout(rest):
+                    await asyncio.wrap_future(self.outcome)
         if not self.outcome.done() and not self.is_told:
             self.is_told = True
             log.error(

@@ -73,8 +73,10 @@ class StuckLoads:
     def _look(self) -> frozenset[int]:
         """The dead processes; what the living ones load is remembered for when they are dead."""
         living, dead = self._processes.look()
-        kept = {pid: owner for pid, owner in self._owners.items() if pid in dead}
-        self._owners = kept | {pid: model for pid, (model, _) in living.items()}
+        seen = dead.union(living)
+        kept = {pid: owner for pid, owner in self._owners.items() if pid in seen}
+        # Of one that is just ending no command line is left, and with it no model's name.
+        self._owners = kept | {pid: model for pid, (model, _) in living.items() if model}
         return dead
 
     def _is_stuck(self, load: Load, dead: frozenset[int]) -> bool:
