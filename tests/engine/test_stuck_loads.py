@@ -78,8 +78,8 @@ def one(tmp_path: Path) -> Iterator[Serving]:
 
 def dies_once(server: TritonServer, folder: Path, named: str) -> None:
     """The next backend process that is started with such a word, before Triton hears of it: a load
-    whose process has answered once is refused by Triton itself. It lives for a look at it, which does
-    not find what model it is of."""
+    whose process has answered once is refused by Triton itself. It lives for a look at it, which
+    does not find what model it is of."""
     stub = server.backends / "python" / "triton_python_backend_stub"
     real, dies = folder / stub.name, folder / "dies"
     stub.rename(real)

@@ -5,6 +5,7 @@ Tested by tests/local/test_free_ports.py.
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 
@@ -22,7 +23,7 @@ def free_row(count: int, *, beside: int | None = None) -> int:
     """
     rows = range(_FIRST, _LAST + 2 - count, count)
     begin = os.getpid() % len(rows)
-    for base in (*rows[begin:], *rows[:begin]):
+    for base in itertools.chain(rows[begin:], rows[:begin]):
         if beside in range(base, base + count):
             continue
         try:
