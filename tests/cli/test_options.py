@@ -56,3 +56,21 @@ def test_a_task_that_no_engine_of_others_answers_is_no_choice(name: str) -> None
     assert set(option.type.choices) == set(TASKS) - {"fill-mask"}  # type: ignore[attr-defined]
     with pytest.raises(click.BadParameter, match="fill-mask's graph is made by 'convert' alone"):
         option.type_cast_value(click.Context(main.commands[name]), "fill-mask")
+
+
+@pytest.mark.parametrize("command", ["deploy", "rollback", "rollout start"])
+def test_a_desk_may_have_a_patience_of_its_own(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is typed goes before it; what is no number is refused by the variable's name."""
+    option, context = NUMBERS[f"transformer-serving {command} --timeout"], click.Context(main)
+    variable = "TRANSFORMER_SERVING_DEPLOY_TIMEOUT_S"
+    monkeypatch.delenv(variable, raising=False)
+    assert option.handle_parse_result(context, {}, [])[0] == 120
+    monkeypatch.setenv(variable, "600")
+    assert option.handle_parse_result(context, {}, [])[0] == 600
+    assert option.handle_parse_result(context, {"timeout_s": "9"}, [])[0] == 9
+    monkeypatch.setenv(variable, "soon")
+    with pytest.raises(click.BadParameter) as refused:
+        option.handle_parse_result(context, {}, [])
+    assert variable in refused.value.format_message()

@@ -127,6 +127,8 @@ def desk(
         "TRANSFORMER_SERVING_PORT": str(port),
         "TRANSFORMER_SERVING_CONTROL_PLANE_PORT": str(control_plane),
         "TRITON_MEMLOCK": memlock(),
+        # Two minutes are little beside another stack and its clients.
+        "TRANSFORMER_SERVING_DEPLOY_TIMEOUT_S": "400",
         # Its builds take no image from under another process's stack.
         "TRANSFORMER_SERVING_IMAGE_TAG": "documented",
     }

@@ -25,6 +25,8 @@ from transformer_serving.desk.local.stack import status
 from transformer_serving.gateway.settings import ROOT_ENDPOINT
 
 ROOT = Path(__file__).parent.parent.parent
+# What a deploy takes is the machine's, here beside other stacks.
+UNHURRIED = {"TRANSFORMER_SERVING_DEPLOY_TIMEOUT_S": "400"}
 # On a machine that stands still for seconds its callers wait: a 503 is to mean a change.
 PATIENT = {"TRANSFORMER_SERVING_MAX_WAIT_S": "20"}
 # The task of the endpoint that `POST /` asks, where there is one of every task.
@@ -47,7 +49,7 @@ class Stack:
         done = subprocess.run(
             [CLI, *arguments, "--state", str(self.state)],
             cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
-            env={**os.environ, **self.settings},
+            env={**os.environ, **UNHURRIED, **self.settings},
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout if code == 0 else done.stderr

@@ -62,7 +62,9 @@ deploy_timeout_option = click.option(
     "timeout_s",
     type=Number(0, WEEK_S, min_open=True),
     default=120.0,
+    envvar="TRANSFORMER_SERVING_DEPLOY_TIMEOUT_S",
     show_default=True,
+    show_envvar=True,
     metavar="SECONDS",
     help="How long all of it may take, uploads and golden answer included; 600 where containers or "
     "pods look for changes once a minute.",
