@@ -103,8 +103,9 @@ FIGURES = """
         plane = planes[value %% 2]
         plane.report_figures(f'nv_inference_count{{model="m",version="7"}} {value}')
         until = time.monotonic() + 60
-        # A minute lies between two of them; what was sent is there by then.
-        for task in (plane._own_task, serving):
+        # A minute lies between two of them; what was sent is there by then. The task that sent it
+        # says so at once: another object is asked.
+        for task in (Task.get_task(task_id=plane._own_task.id), serving):
             while task.get_last_iteration() < 60 * (value + 1) and time.monotonic() < until:
                 time.sleep(0.05)
     own = planes[0]._own_task
