@@ -85,7 +85,7 @@ def _terminated(number: int, _: FrameType | None) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--short", action="store_true", help="seconds a case, as make test-by-hand")
+    parser.add_argument("--short", action="store_true", help="seconds a case, as make test-stack")
     parser.add_argument("--only", metavar="WORD", help="only cases with this in their name")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--write", action="store_true", help="put the table into docs/security.md")

@@ -221,7 +221,7 @@ def _local(desk: Desk) -> None:
         desk.block(LOCAL)
 
 
-@pytest.mark.by_hand
+@pytest.mark.spare
 @pytest.mark.usefixtures("_local")
 def test_from_day_to_day(desk: Desk) -> None:
     """Its last line takes the stack down and keeps its data."""
@@ -238,7 +238,7 @@ def test_from_day_to_day(desk: Desk) -> None:
     wait_for(lambda: desk.status() == 200, "what was deployed is served again")
 
 
-@pytest.mark.by_hand
+@pytest.mark.spare
 @pytest.mark.usefixtures("_local")
 def test_a_backup_comes_back(desk: Desk) -> None:
     """Into what is there, and into volumes that are new."""
@@ -265,7 +265,7 @@ def test_your_clearml_server(desk: Desk) -> None:
     assert desk.status() == 200
 
 
-@pytest.mark.by_hand
+@pytest.mark.spare
 @pytest.mark.usefixtures("_deployed")
 def test_secrets_come_from_files(desk: Desk, clearml_server: ClearmlServer) -> None:
     """Also in place of the variables, which are emptied here."""
@@ -297,7 +297,7 @@ def test_on_a_network_address(desk: Desk, clearml_server: ClearmlServer) -> None
     env_file(desk.root / "my.env", kept)
 
 
-@pytest.mark.by_hand
+@pytest.mark.spare
 @pytest.mark.usefixtures("_deployed")
 def test_many_containers_and_their_roll(desk: Desk) -> None:
     desk.block(SCALED)

@@ -130,7 +130,7 @@ def test_an_orderly_stop_under_load_fails_no_request(
     wait_for(lambda: health(leaving) == "healthy", "the stopped container is back")
 
 
-@pytest.mark.by_hand
+@pytest.mark.spare
 def test_rolling_the_inference_containers_fails_no_request(
     stack: Compose, figures: ComposeFigures
 ) -> None:
@@ -275,7 +275,7 @@ def answers(triton: str) -> int:
     return sum(counts) if counts else -1
 
 
-@pytest.mark.by_hand
+@pytest.mark.spare
 def test_two_tritons_share_the_load_and_one_may_go(
     stack: Compose, two_tritons: list[str], figures: ComposeFigures
 ) -> None:

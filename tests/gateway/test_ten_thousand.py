@@ -21,7 +21,7 @@ from tests.gateway.kept_connections import KeptConnections
 from tests.gateway.text_serving import MODELS, TextServing
 from tests.triton_text import back
 
-REQUESTS = [600, pytest.param(10_000, marks=(pytest.mark.long, pytest.mark.by_hand))]
+REQUESTS = [600, pytest.param(10_000, marks=(pytest.mark.long, pytest.mark.spare))]
 CALLERS = 32
 ENDPOINTS = ("texts", "vectors")
 WORDS = ("the", "quick", "brown", "fox", "kettle", "of", "tea", "two", "cups", "rain", "roof", "a")

@@ -69,7 +69,7 @@ async def answered(client: TritonClient) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.by_hand
+@pytest.mark.spare
 @pytest.mark.skipif(not may_drop(), reason="dropping packets needs iptables and root")
 async def test_packets_are_dropped(transport: str, tritons: list[TritonServer]) -> None:
     """Calls end by their deadline, those without one soon; then the same client goes on."""

@@ -10,7 +10,7 @@ from tests.attack.__main__ import chosen
 from tests.attack.cases import Case
 from tests.attack.ground import Ground, opened
 
-pytestmark = [pytest.mark.long, pytest.mark.by_hand]
+pytestmark = [pytest.mark.long, pytest.mark.spare]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from tests.stack.conftest import Stack
 from tests.stack.desk import Registered
 from tests.stack.editor import Editor
 
-pytestmark = [pytest.mark.long, pytest.mark.by_hand]
+pytestmark = [pytest.mark.long, pytest.mark.spare]
 
 SEED = 11
 

@@ -154,7 +154,7 @@ def test_canary_over_fixed_and_prefixed_endpoints(
 
 
 @pytest.mark.long
-@pytest.mark.by_hand
+@pytest.mark.spare
 def test_auto_update_of_published_models_under_load(
     plain: Stack, desk: Desk, edit: Editor, registered: list[Registered]
 ) -> None:

@@ -12,7 +12,7 @@ from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.deploy.registry import SERVED, ModelRegistry
 from transformer_serving.desk.local.record import clearml_environment, require_record
 
-pytestmark = [pytest.mark.long, pytest.mark.by_hand]
+pytestmark = [pytest.mark.long, pytest.mark.spare]
 
 NAME = "kept"
 BODY = {"text": TEXT}

@@ -129,7 +129,7 @@ def test_removed_and_added_again(live: Live) -> None:
     live.check()
 
 
-@pytest.mark.by_hand
+@pytest.mark.spare
 def test_rollback_refuses_with_the_fix(live: Live) -> None:
     assert "there is no endpoint 'nobody'" in live.stack.run("rollback", "nobody", code=2)
     bundle = str(live.bundle(Parts(scale=6)))

@@ -19,7 +19,7 @@ from transformer_serving.desk.local.record import MONITORING, require_record
 from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB
 from transformer_serving.desk.monitoring.rules import all_alerts
 
-pytestmark = [pytest.mark.long, pytest.mark.by_hand]
+pytestmark = [pytest.mark.long, pytest.mark.spare]
 
 
 def asked(address: str, path: str, **query: str) -> Any:

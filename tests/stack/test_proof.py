@@ -96,7 +96,7 @@ def test_of_two_that_are_deployed_together_the_right_one_serves(
 
 
 @pytest.mark.parametrize("engine", [
-    pytest.param(engine, marks=() if engine == "onnxruntime" else pytest.mark.by_hand)
+    pytest.param(engine, marks=() if engine == "onnxruntime" else pytest.mark.spare)
     for engine in RIGHT
 ])  # fmt: skip
 def test_the_bundle_before_serves_on_through_a_wrong_update(

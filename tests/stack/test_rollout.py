@@ -255,7 +255,7 @@ def test_one_that_is_promoted_by_hand_serves(guarded: Guarded) -> None:
     assert not guarded.wrong()
 
 
-@pytest.mark.by_hand
+@pytest.mark.spare
 def test_what_cannot_be_rolled_out_is_refused_with_the_fix(guarded: Guarded) -> None:
     run = guarded.stack.run
     folder, _ = guarded.bundle(GOOD)

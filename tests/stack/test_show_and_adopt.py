@@ -15,7 +15,7 @@ from tests.stack.conftest import ROOT, Stack
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.deploy.golden import wait_for_golden
 
-pytestmark = [pytest.mark.long, pytest.mark.by_hand]
+pytestmark = [pytest.mark.long, pytest.mark.spare]
 
 
 def shell(stack: Stack, script: str) -> str:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.long
 BODY = {"text": TEXT}
 
 
-@pytest.mark.by_hand
+@pytest.mark.spare
 def test_a_full_disk_in_the_model_store(tmp_path: Path) -> None:
     """Old answers go on, status names the cause, and the update comes once there is room."""
     state = tmp_path / "stack"
@@ -113,7 +113,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], No
     return move
 
 
-@pytest.mark.by_hand
+@pytest.mark.spare
 def test_a_clock_set_back_an_hour(tmp_path: Path, clock: Callable[[int], None]) -> None:
     """Logins, syncs, updates, the way back and the watchdog go on; nothing waits for the time."""
     with started(tmp_path / "stack") as stack:

@@ -21,7 +21,7 @@ from transformer_serving.desk.local.leftovers import leftovers
 from transformer_serving.engine.backends.model_settings import available_cores
 from transformer_serving.engine.proof.parity_set import read_parity_set
 
-pytestmark = [pytest.mark.long, pytest.mark.by_hand]
+pytestmark = [pytest.mark.long, pytest.mark.spare]
 NAME = "small"
 QUICK = ("--lengths", "3-6", "--seconds", "0.1", "--clients", "4")
 TURNED = ("--only", "buckets", "--only", "workers", "--from", "buckets=halved")
