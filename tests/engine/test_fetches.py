@@ -6,6 +6,8 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.engine.triton_server import wait_until
 from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.controller.fetches import Fetches
@@ -39,3 +41,29 @@ def test_what_another_one_overtook_is_deleted() -> None:
     assert taken is not None
     assert taken.token == "second"
     wait_until(lambda: discarded == [("m", "first")], 20)
+
+
+def test_what_no_thread_could_be_had_for_is_not_fetched_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pool keeps it: a round asks again, and each would have copied the model once more."""
+    fetched: list[str] = []
+
+    def fetch(served: Served, record: Any) -> Version:
+        fetched.append(served.fingerprint)
+        return version(served.fingerprint)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    fetches = Fetches(fetch, lambda *named: None, lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(3):
+            with pytest.raises(RuntimeError):
+                fetches.start(replace(SERVED, fingerprint="refused"), NONE)
+            assert not fetches.coming("m")
+    fetches.start(SERVED, NONE)
+    wait_until(lambda: not list(fetches.failed()) and not fetches.coming("m"), 20)
+    assert fetched == ["first"]
+    assert fetches.take(SERVED) is not None

@@ -139,3 +139,36 @@ def test_a_model_that_dies_at_every_load_is_tried_more_and_more_rarely() -> None
         failure = failed_again(failure, "x", "died", 0.0, DIED)
         pauses.append(failure.retry_at)
     assert pauses == [2, 16, 128, 1024, 3600, 3600]
+
+
+class Seen:
+    """The backend processes of a Triton, as one look after the other finds them."""
+
+    def __init__(self) -> None:
+        self.living: dict[int, tuple[str, str]] = {}
+        self.dead: frozenset[int] = frozenset()
+        self.killed = False
+
+    def look(self) -> tuple[dict[int, tuple[str, str]], frozenset[int]]:
+        return self.living, self.dead
+
+    def kill_server(self) -> None:
+        self.killed = True
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_one_that_was_just_ending_is_the_loads_only_if_it_is_younger(
+    before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its end and its being a zombie a process has no command line, so no model's name."""
+    monkeypatch.setattr(stuck_loads, "NOTICE_S", 0.0)
+    seen = Seen()
+    loads = stuck_loads.StuckLoads(seen)  # type: ignore[arg-type]
+    if before:
+        seen.living = {7: ("", "")}
+    with loads.watched("m"):
+        seen.living = {7: ("", "")}
+        assert loads.end() == []
+        seen.living, seen.dead = {}, frozenset({7})
+        assert loads.end() == ([] if before else ["m"])
+    assert seen.killed == (not before)

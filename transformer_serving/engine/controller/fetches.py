@@ -6,7 +6,8 @@ Tested by tests/engine/test_rounds.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 
 from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.controller.records import ModelRecord, Version
@@ -31,9 +32,22 @@ class Fetches:
         return model in self._coming
 
     def start(self, served: Served, record: ModelRecord | None) -> None:
-        future = self._pool.submit(self._fetch, served, record)
+        """Raises RuntimeError where no thread can be had: nothing is fetched then."""
+        # A pool keeps what it found no thread for, and would come to each later, one a round.
+        goes: Future[bool] = Future()
+        try:
+            future = self._pool.submit(self._fetched, goes, served, record)
+        except BaseException:
+            goes.set_result(False)
+            raise
         self._coming[served.model] = served, future
+        goes.set_result(True)
         future.add_done_callback(lambda _: self._wake())
+
+    def _fetched(self, goes: Future[bool], served: Served, record: ModelRecord | None) -> Version:
+        if not goes.result():
+            raise CancelledError
+        return self._fetch(served, record)
 
     def failed(self) -> Iterator[tuple[Served, BaseException]]:
         """Those that have ended and failed since the last call; the others can be taken."""
@@ -66,4 +80,6 @@ class Fetches:
         """Delete what has come of the model, where anything has."""
         if model in self._come:
             _, version = self._come.pop(model)
-            self._pool.submit(self._discard, model, version.token)
+            # Without a thread the pool keeps it, and comes to it with the next one's.
+            with suppress(RuntimeError):
+                self._pool.submit(self._discard, model, version.token)

@@ -48,7 +48,8 @@ class StuckLoads:
         """The block, which loads the model, is watched until it ends."""
         with self._lock:
             # Of what lives, a version of the same model may die beside a load that goes well.
-            load = Load(model, self._look().union(self._owners) - self._inherited)
+            living, dead = self._look()
+            load = Load(model, living.union(dead, self._owners) - self._inherited)
             self._loads.append(load)
         try:
             yield load
@@ -62,7 +63,7 @@ class StuckLoads:
             loads = [load for load in self._loads if not load.died]
             if not loads:
                 return []
-            dead = self._look()
+            _, dead = self._look()
             stuck = [load for load in loads if self._is_stuck(load, dead)]
             for load in stuck:
                 load.died = True
@@ -70,14 +71,15 @@ class StuckLoads:
                 self._processes.kill_server()
             return [load.model for load in stuck]
 
-    def _look(self) -> frozenset[int]:
-        """The dead processes; what the living ones load is remembered for when they are dead."""
+    def _look(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The living processes and the dead; what the living load is remembered for when they are
+        dead."""
         living, dead = self._processes.look()
         seen = dead.union(living)
         kept = {pid: owner for pid, owner in self._owners.items() if pid in seen}
         # Of one that is just ending no command line is left, and with it no model's name.
         self._owners = kept | {pid: model for pid, (model, _) in living.items() if model}
-        return dead
+        return frozenset(living), dead
 
     def _is_stuck(self, load: Load, dead: frozenset[int]) -> bool:
         """A process that died before it was seen alive may be that of any load."""
