@@ -558,3 +558,22 @@ def test_no_pause_is_longer_than_half_a_minute(
     runs = {"triton": Process("triton", "RUNNING", 1, 0.0)}
     assert looks.overdue(runs) == []
     assert looks.waiting == {}
+    # What was stopped by somebody else is left so.
+    assert looks.overdue({"triton": Process("triton", supervision.STOPPED, None, 0.0)}) == []
+
+
+@pytest.mark.slow
+def test_a_start_that_failed_is_tried_again(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its program's file was away, as while an environment is made anew."""
+    supervisor = start(triton="raise SystemExit(1)")
+    looks = Watchdog(tmp_path, new_record(tmp_path, Ports()))
+    wait_until(lambda: supervisor.processes()["triton"].state == supervision.WAITING, 20)
+    assert looks.overdue(supervisor.processes()) == []
+    monkeypatch.setattr(watchdog, "LONGEST_PAUSE_S", -1.0)
+    rpc = supervisor._rpc
+    rpc.stopProcess("triton")
+    assert supervisor.processes()["triton"].state == supervision.STOPPED
+    watchdog.start_overdue(supervisor, looks.overdue(supervisor.processes()))
+    assert supervisor.processes()["triton"].state != supervision.STOPPED

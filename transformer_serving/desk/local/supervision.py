@@ -61,6 +61,8 @@ LOG_BACKUPS = 2
 
 # supervisord's word for a part that ended at once and is started again after a pause.
 WAITING = "BACKOFF"
+# And for one that it was told to stop, which it leaves so.
+STOPPED = "STOPPED"
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from transformer_serving.desk.local.health import probe
 from transformer_serving.desk.local.leftovers import supervisor_socket
 from transformer_serving.desk.local.parts import PARTS, Part, beat_file
 from transformer_serving.desk.local.record import StackRecord, require_record
-from transformer_serving.desk.local.supervision import WAITING, Process, Supervisor
+from transformer_serving.desk.local.supervision import STOPPED, WAITING, Process, Supervisor
 
 LOOK_EVERY_S = 1.0
 STOPPED_LOOKS = 2
@@ -105,14 +105,20 @@ class Watchdog:
                 _end(part.name, pid, reason)
 
     def overdue(self, processes: dict[str, Process]) -> list[str]:
-        """Parts that have waited long enough for their next start."""
+        """Parts that have waited long enough for their next start.
+
+        One whose start failed, as without its program's file, is stopped since, for which the
+        supervisor does nothing more: it waits for another start.
+        """
         now = time.monotonic()
         self.waiting = {
             name: self.waiting.get(name, now)
             for name, process in processes.items()
-            if process.state == WAITING
+            if process.state == WAITING or (process.state == STOPPED and name in self.waiting)
         }
-        return [name for name, since in self.waiting.items() if now - since > LONGEST_PAUSE_S]
+        due = [name for name, since in self.waiting.items() if now - since > LONGEST_PAUSE_S]
+        self.waiting |= dict.fromkeys(due, now)
+        return due
 
     def _note_lost(self, processes: dict[str, Process]) -> None:
         """Of a stack that runs there is one process at least: this one."""
