@@ -12,6 +12,7 @@ import ipaddress
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -87,6 +88,9 @@ GIVE_THE_HOST_TO_THE_OFFICIAL_CHART = (
 
 
 def main() -> None:
+    # A pod has no init: the kernel gives its first process no signal without a handler, and
+    # packages may take minutes to come. The program begins without this one.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     environment = {name: value for name, value in os.environ.items() if value}
     read_secrets(environment)
     required = environment.pop(REQUIRED, "").split()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.kubernetes.chart import CLEARML, LOCAL, chart, one, rendered
@@ -47,6 +50,28 @@ def port() -> int:
     """One that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to make a namespace of processes needs root")
+def test_the_first_process_of_a_pod_leaves_when_it_is_told_to(tmp_path: Path) -> None:
+    """To such a process the kernel gives no signal that it has no handler for."""
+    unread = tmp_path / "key"
+    os.mkfifo(unread)
+    first_process = (sys.executable, str(SCRIPT), "true")
+    command = ("unshare", "--pid", "--fork", "--kill-child", *first_process)
+    environment = os.environ | {"CLEARML_API_ACCESS_KEY_FILE": str(unread)}
+    environment.pop("CLEARML_API_ACCESS_KEY", None)
+    with subprocess.Popen(command, env=environment) as started_so:
+        try:
+            deadline = time.monotonic() + 60
+            while started_so.poll() is None:
+                assert time.monotonic() < deadline, "it does not leave"
+                for first in psutil.Process(started_so.pid).children():
+                    first.terminate()
+                time.sleep(0.2)
+        finally:
+            started_so.kill()
+    assert started_so.returncode == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1.2.3"])
