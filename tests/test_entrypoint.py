@@ -61,17 +61,17 @@ def test_the_first_process_of_a_pod_leaves_when_it_is_told_to(tmp_path: Path) ->
     command = ("unshare", "--pid", "--fork", "--kill-child", *first_process)
     environment = os.environ | {"CLEARML_API_ACCESS_KEY_FILE": str(unread)}
     environment.pop("CLEARML_API_ACCESS_KEY", None)
-    with subprocess.Popen(command, env=environment) as started_so:
+    with subprocess.Popen(command, env=environment) as begun:
         try:
             deadline = time.monotonic() + 60
-            while started_so.poll() is None:
+            while begun.poll() is None:
                 assert time.monotonic() < deadline, "it does not leave"
-                for first in psutil.Process(started_so.pid).children():
+                for first in psutil.Process(begun.pid).children():
                     first.terminate()
                 time.sleep(0.2)
         finally:
-            started_so.kill()
-    assert started_so.returncode == 128 + signal.SIGTERM
+            begun.kill()
+    assert begun.returncode == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1.2.3"])

@@ -6,10 +6,11 @@ Tested by tests/engine/test_rounds.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 from transformer_serving.engine.controller.control_plane.served import Served
+from transformer_serving.engine.controller.jobs import submitted
 from transformer_serving.engine.controller.records import ModelRecord, Version
 
 Fetch = Callable[[Served, ModelRecord | None], Version]
@@ -33,21 +34,9 @@ class Fetches:
 
     def start(self, served: Served, record: ModelRecord | None) -> None:
         """Raises RuntimeError where no thread can be had: nothing is fetched then."""
-        # A pool keeps what it found no thread for, and would come to each later, one a round.
-        goes: Future[bool] = Future()
-        try:
-            future = self._pool.submit(self._fetched, goes, served, record)
-        except BaseException:
-            goes.set_result(False)
-            raise
+        future = submitted(self._pool, lambda: self._fetch(served, record))
         self._coming[served.model] = served, future
-        goes.set_result(True)
         future.add_done_callback(lambda _: self._wake())
-
-    def _fetched(self, goes: Future[bool], served: Served, record: ModelRecord | None) -> Version:
-        if not goes.result():
-            raise CancelledError
-        return self._fetch(served, record)
 
     def failed(self) -> Iterator[tuple[Served, BaseException]]:
         """Those that have ended and failed since the last call; the others can be taken."""

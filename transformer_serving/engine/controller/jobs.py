@@ -11,13 +11,36 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 _UPDATES, _OTHERS, _PROOFS = 32, 4, 4
 
 # A job, and the fingerprint of what it is to bring about.
 _Job = tuple[Future[None], str]
+_Done = TypeVar("_Done")
+
+
+def submitted(pool: ThreadPoolExecutor, step: Callable[[], _Done]) -> Future[_Done]:
+    """The pool's future of it. Raises RuntimeError where no thread can be had: it never runs then.
+
+    The pool keeps what it found no thread for, and would come to it later.
+    """
+    goes: Future[bool] = Future()
+
+    def run() -> _Done:
+        if not goes.result():
+            raise CancelledError
+        return step()
+
+    try:
+        future = pool.submit(run)
+    except BaseException:
+        goes.set_result(False)
+        raise
+    goes.set_result(True)
+    return future
 
 
 class Jobs:
@@ -95,12 +118,9 @@ class Jobs:
         """
         others = self._for_proofs if proof else self._for_others
         pool, jobs = (self._for_updates, self._updates) if update else (others, self._others)
-        # A pool keeps what it found no thread for, and may come to it later.
-        goes: Future[bool] = Future()
         try:
-            future = pool.submit(lambda: step() if goes.result() else None)
+            future = submitted(pool, step)
         except BaseException:
-            goes.set_result(False)
             if not update:
                 self._release(model)
             raise
@@ -108,7 +128,6 @@ class Jobs:
         if not update:
             future.add_done_callback(lambda _: self._release(model))
         future.add_done_callback(lambda _: self._wake())
-        goes.set_result(True)
 
     def finished(self) -> Iterator[tuple[str, str, BaseException | None]]:
         """Those that have ended since the last call: model, fingerprint, and what they raised."""

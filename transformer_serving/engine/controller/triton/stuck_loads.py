@@ -49,7 +49,7 @@ class StuckLoads:
         with self._lock:
             # Of what lives, a version of the same model may die beside a load that goes well.
             living, dead = self._look()
-            load = Load(model, living.union(dead, self._owners) - self._inherited)
+            load = Load(model, (living | dead) - self._inherited)
             self._loads.append(load)
         try:
             yield load
