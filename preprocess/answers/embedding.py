@@ -67,13 +67,14 @@ def normalized(vectors: Array) -> Array:
     return scaled
 
 
-def vectors_of(rows: Sequence[Row], embedding: Embedding) -> Array:
-    """The engine's rows as float32 [texts, dimensions], pooled and normalized as the model says."""
+def vectors_of(rows: Sequence[Row], embedding: Embedding, dimensions: int | None = None) -> Array:
+    """The engine's rows as float32 [texts, dimensions], pooled and normalized as the model says;
+    as many dimensions as it keeps where `dimensions` does not say."""
     pool = POOLINGS[embedding.pooling]
     vectors = np.stack([pool(row[0].astype(np.float32, copy=False)) for row in rows])
     if embedding.normalize:
         vectors = normalized(vectors)
-    return vectors[:, : embedding.dimensions]
+    return vectors[:, : dimensions or embedding.dimensions]
 
 
 def prompted(texts: Sequence[str], prompt: str | None) -> Sequence[str]:
@@ -165,11 +166,14 @@ class SentenceEmbedding:
         self._embedding = embedding = embedding_of(endpoint)
         self._limits = endpoint.limits
         self._room = PoolingRoom(endpoint)
+        # -1 where it gives any.
+        width = endpoint.outputs[0].dims[-1]
         self.parameters = (
             Parameter("prompt_name", prompt_name(embedding.prompts), embedding.default_prompt),
             Parameter("prompt", text(endpoint.limits.max_characters)),
             Parameter("normalize_embeddings", FLAG, False),
-            Parameter("truncate_dim", whole(1, embedding.dimensions)),
+            # More than the model keeps by itself too, where the engine gives them.
+            Parameter("truncate_dim", whole(1, max(embedding.dimensions, width))),
         )
         self._defaults = self._parameters(read_parameters({}, self.parameters))
 
@@ -192,7 +196,7 @@ class SentenceEmbedding:
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         request = work.request
         parameters: EmbeddingParameters = request.parameters
-        vectors = vectors_of(rows, self._embedding)[:, : parameters.dimensions]
+        vectors = vectors_of(rows, self._embedding, parameters.dimensions)
         if parameters.normalize:
             vectors = normalized(vectors)
         vectors = np.ascontiguousarray(vectors)

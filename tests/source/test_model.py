@@ -39,6 +39,7 @@ from tests.tiny_models import (
     save_encoder,
     save_older_layout,
     save_roberta,
+    save_sentence_model,
     save_tokenizer,
 )
 from transformer_serving.contract.meanings import Classification
@@ -442,6 +443,34 @@ def test_lowercase_of_sentence_transformers_reaches_the_tokenizer(tmp_path: Path
     assert Library.from_buffer(content).encode("Train").tokens == ["[CLS]", "train", "[SEP]"]
 
 
+@pytest.mark.parametrize("lowercases", [False, True])
+def test_an_added_token_is_not_found_where_only_a_lowercased_one_would_be(
+    tmp_path: Path, lowercases: bool
+) -> None:
+    """The reference normalizes its added tokens when it reads them, and lowercases texts later."""
+    from sentence_transformers import SentenceTransformer
+
+    model = save_sentence_model(tmp_path / "model", tmp_path / "encoder", pooling="mean")
+    text = "a trainTEA tea"
+    written = json.loads((model / "tokenizer.json").read_text())
+    written["normalizer"] = {"type": "Lowercase"} if lowercases else None
+    token = dict(written["added_tokens"][-1], special=False, normalized=True)
+    written["added_tokens"].append(
+        {**token, "id": len(written["model"]["vocab"]), "content": "TEA"}
+    )
+    (model / "tokenizer.json").write_text(json.dumps(written))
+    change(model / "sentence_bert_config.json", do_lower_case=True)
+    if not lowercases:
+        said = "the added token 'TEA', which no text has .* set do_lower_case to false, or"
+        with pytest.raises(ConversionRefused, match=said):
+            open_source(str(model), task="sentence-embedding")
+        written["added_tokens"][-1]["normalized"] = False
+        (model / "tokenizer.json").write_text(json.dumps(written))
+    content = open_source(str(model), task="sentence-embedding").tokenizer.content
+    loaded = SentenceTransformer(str(model), device="cpu").tokenizer
+    assert Library.from_buffer(content).encode(text).ids == loaded(text)["input_ids"]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -560,6 +589,20 @@ def test_prompts_and_similarity_are_read(tmp_path: Path) -> None:
     assert open_source(str(model), task="rerank").head == "vector"
 
 
+@pytest.mark.parametrize("prompts", [{}, {"passage": "passage: ", "query": "query: "}])
+def test_every_model_has_the_two_prompts_of_the_reference(
+    tmp_path: Path, prompts: dict[str, str]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = save_sentence_model(tmp_path / "model", tmp_path / "encoder", pooling="mean")
+    change(model / "config_sentence_transformers.json", prompts=prompts)
+    for folder in (model, tmp_path / "encoder"):
+        sentence = open_source(str(folder), task="sentence-embedding").sentence
+        assert sentence is not None
+        assert sentence.prompts == SentenceTransformer(str(folder), device="cpu").prompts
+
+
 @pytest.mark.parametrize("task", ["auto", "sentence-embedding", "rerank", "sentence-similarity"])
 @pytest.mark.parametrize("kind", ["SparseEncoder", "MultiVectorEncoder"])
 def test_what_is_no_embedder_is_not_made_into_one(tmp_path: Path, kind: str, task: str) -> None:
@@ -665,7 +708,7 @@ def test_a_default_prompt_that_is_not_there_is_named(tmp_path: Path) -> None:
     change(model / "config_sentence_transformers.json", default_prompt_name="document")
     sentence = open_source(str(model)).sentence
     assert sentence is not None
-    assert sentence.default_prompt is None
+    assert (sentence.default_prompt, sentence.prompts["document"]) == ("document", "")
 
 
 @pytest.mark.parametrize("task", ["auto", "feature-extraction"])

@@ -45,7 +45,7 @@ def sentence_model(folders: Any) -> Any:
         Transformer,
     )
 
-    def build(name: str, pooling: str, *, normal: bool = True) -> Any:
+    def build(name: str, pooling: str, *, normal: bool = True, kept: int | None = None) -> Any:
         encoder = Transformer(str(folders(name, "token_vectors")), max_seq_length=MAX_LENGTH)
         modules: list[Any] = [encoder, Pooling(32, pooling_mode=pooling)]
         if normal:
@@ -55,6 +55,7 @@ def sentence_model(folders: Any) -> Any:
             device="cpu",
             prompts=PROMPTS,
             default_prompt_name="clustering",
+            truncate_dim=kept,
         )
 
     return build
@@ -76,7 +77,7 @@ def embedding(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "lasttoken"])
 def test_sentence_embedding(sentence_model: Any, pooling: str, normal: bool) -> None:
     family = FAMILIES["bert" if normal else "roberta"]
-    model = sentence_model(family.name, pooling, normal=normal)
+    model = sentence_model(family.name, pooling, normal=normal, kept=20)
     task = "sentence-embedding"
 
     def served(head: str) -> Served:
@@ -86,7 +87,10 @@ def test_sentence_embedding(sentence_model: Any, pooling: str, normal: bool) -> 
             task,
             model[0].auto_model if here else model,
             head=head,
-            embedding=embedding(pooling=pooling if here else "engine", normalize=here and normal),
+            outputs=[{"name": "output_0", "dtype": "FP32", "dims": [-1] * here + [32]}],
+            embedding=embedding(
+                pooling=pooling if here else "engine", normalize=here and normal, dimensions=20
+            ),
         )
 
     # One reference of both, which takes longer than they.
@@ -101,6 +105,7 @@ def test_sentence_embedding(sentence_model: Any, pooling: str, normal: bool) -> 
                 "prompt_name": st.sampled_from(sorted(PROMPTS)),
                 "prompt": st.sampled_from(["", "find 🙂 "]),
                 "normalize_embeddings": st.booleans(),
+                # The model keeps 20 where a request does not say.
                 "truncate_dim": st.integers(1, 32),
             },
         ),

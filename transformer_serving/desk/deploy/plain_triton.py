@@ -160,7 +160,7 @@ def _ensemble_fault(endpoint: Endpoint) -> str | None:
             "tokens of the padded ones are a text's"
         )
     prompts = endpoint.embedding.prompts if endpoint.embedding else {}
-    if endpoint.task == "rerank" and {"query", "document"} & prompts.keys():
+    if endpoint.task == "rerank" and (prompts.get("query") or prompts.get("document")):
         return "the model puts another prompt before a query than before a document"
     return None
 

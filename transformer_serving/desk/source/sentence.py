@@ -60,7 +60,7 @@ _FIRST = (
     "modules.json starts with '{}'; only models that start with a Transformer module can be served"
 )
 # sentence-transformers' own choice for a bare encoder.
-BARE_ENCODER = SentenceSettings(("Pooling",), {}, None, "cosine")
+BARE_ENCODER = SentenceSettings(("Pooling",), dict.fromkeys(_OWN_PROMPTS, ""), None, "cosine")
 
 
 def refuse_own_modules(folder: Path) -> None:
@@ -101,7 +101,8 @@ def read_sentence_settings(
         _check_pooling(folder, names)
         _check_default_prompt(settings)
     # One without a text is no prompt, and can be named where the default is another.
-    prompts = {str(name): text or "" for name, text in (settings.get("prompts") or {}).items()}
+    written = {str(name): text or "" for name, text in (settings.get("prompts") or {}).items()}
+    prompts = {**BARE_ENCODER.prompts, **written}
     default = settings.get("default_prompt_name")
     _refuse_left_out_prompts(rows, name)
     return SentenceSettings(

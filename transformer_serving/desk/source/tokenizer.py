@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.error_line import first_line
+from transformer_serving.contract.error_line import first_line, one_line
 from transformer_serving.desk.convert_packages import INSTALL
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.config import check_config
@@ -90,7 +90,7 @@ def read_tokenizer(folder: Path, *, lowercases: bool = False, pads: bool = True)
     if pads:
         _check_special(folder, loaded)
     if lowercases:
-        _lowercase(tokenizer)
+        _lowercase(folder, tokenizer)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     if pads and (loaded.pad_token is None or loaded.pad_token_id is None):
@@ -210,10 +210,24 @@ def _limit(length: Any) -> int | None:
     return int(length) if isinstance(length, int) and 0 < length < UNBOUNDED else None
 
 
-def _lowercase(tokenizer: Any) -> None:
+def _lowercase(folder: Path, tokenizer: Any) -> None:
+    """Before all else, where the tokenizer does not lowercase anyway. Raises ConversionRefused for
+    an added token that a tokenizer read from a file then finds in lower case, and the reference,
+    which normalized its tokens before, nowhere."""
     from tokenizers import normalizers
 
-    steps = [normalizers.Lowercase()]
-    if tokenizer.normalizer is not None:
-        steps.append(tokenizer.normalizer)
-    tokenizer.normalizer = normalizers.Sequence(steps)
+    given = tokenizer.normalizer
+    steps = list(given) if isinstance(given, normalizers.Sequence) else [given] if given else []
+    if any(isinstance(step, normalizers.Lowercase) for step in steps):
+        return
+    lowered = normalizers.Sequence([normalizers.Lowercase(), *steps])
+    for token in tokenizer.get_added_tokens_decoder().values():
+        before = given.normalize_str(token.content) if given else token.content
+        if token.normalized and lowered.normalize_str(token.content) != before:
+            raise ConversionRefused(
+                f"the tokenizer of '{folder.name}' has the added token "
+                f"'{one_line(token.content, 60)}', which no text has once it is lowercased "
+                "(do_lower_case in sentence_bert_config.json); set do_lower_case to false, or "
+                "the token's normalized to false in tokenizer.json, in a copy of the folder"
+            )
+    tokenizer.normalizer = lowered
