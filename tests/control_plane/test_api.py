@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,19 @@ def test_api_paths_and_file_paths(path: str, route: ApiRoute | None) -> None:
 def test_both_verbs_with_and_without_version(api: ApiClient, verb: str, path: str) -> None:
     answer = api.http.request(verb, path, json={"name": "^x$"}, headers=api.headers)
     assert answer.json()["data"] == {"projects": []}
+
+
+def test_a_call_is_never_refused_and_carried_out_later(
+    api: ApiClient, settings: ControlPlaneSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    for name in ("one", "two", "three"):
+        assert api.get_task(api.task(name))["name"] == name
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        create_app(replace(settings, data=settings.data / "another"))
 
 
 def test_envelope(api: ApiClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -46,6 +47,20 @@ _UNVERSIONED = frozenset({*METHODS, _LOGIN, _PING})
 _WORKERS = 8
 
 
+def _running_threads() -> ThreadPoolExecutor:
+    """All of them run already: a pool that finds no thread for a call keeps it all the same, and
+    would carry out later what was refused. Raises RuntimeError where they cannot be had."""
+    threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix="api")
+    together = threading.Barrier(_WORKERS)
+    try:
+        for _ in range(_WORKERS):
+            threads.submit(together.wait)
+    except RuntimeError:
+        together.abort()
+        raise
+    return threads
+
+
 @dataclass(frozen=True)
 class ApiRoute:
     """A called method and the version the path asks for."""
@@ -83,7 +98,7 @@ class Api:
         self._max_body = settings.max_api_body
         self._body_seconds = settings.api_body_seconds
         self._bodies = BodyMemory(settings.max_api_bodies, _too_many_bodies)
-        self._threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix="api")
+        self._threads = _running_threads()
 
     async def answer(self, route: ApiRoute, request: Request) -> Response:
         headers = _Headers(
