@@ -10,7 +10,9 @@ import json
 import secrets
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -90,12 +92,20 @@ class Cluster:
 
     def node_status(self) -> str:
         """Of the condition Ready: True, False, or Unknown where its kubelet is away."""
-        for row in (self.api.get(f"/api/v1/nodes/{NODE}") or {"status": {}})["status"].get(
-            "conditions", []
-        ):
-            if row["type"] == "Ready":
-                return str(row["status"])
-        return ""
+        return str(self._ready_condition().get("status", ""))
+
+    def ready_for(self) -> float:
+        """How many seconds the node is ready for; a kubelet that starts says first that it is
+        not."""
+        if self.node_status() != "True":
+            return 0.0
+        since = datetime.fromisoformat(self._ready_condition()["lastTransitionTime"])
+        return (datetime.now(UTC) - since).total_seconds()
+
+    def _ready_condition(self) -> dict[str, Any]:
+        node = self.api.get(f"/api/v1/nodes/{NODE}") or {"status": {}}
+        rows = node["status"].get("conditions", [])
+        return next((row for row in rows if row["type"] == "Ready"), {})
 
     def _node_ready(self) -> bool:
         self._processes.check()

@@ -159,6 +159,9 @@ def test_a_lost_node_leaves_no_address(
     serving: Release, cluster: Cluster, figures: ClusterFigures
 ) -> None:
     """A node whose kubelet stays away: nobody is sent to its pods, until it is back."""
+    # The controllers look every 5 s. Of a node that they saw not ready before it went away, as one
+    # is whose kubelet was just started, they do not mark the pods.
+    wait_for(lambda: cluster.ready_for() > 15, "the node is seen to be ready")
     cluster.kill_kubelet()
     try:
         # First: a kubelet that was started just before may have found its pods not ready.
