@@ -26,6 +26,7 @@ log = logging.getLogger("transformer_serving.gateway")
 _ROUND_S = 0.25
 # A worker that is only short of processor time may not even give a sign of life for a while.
 _HUNG_S = 60.0
+_SILENT = f"was silent for {_HUNG_S:g} s"
 # A round that took so much longer was none: this process was stopped or paused, and mostly all.
 _STALLED_S = 2.0
 # Before the next try where one ended in its start.
@@ -128,8 +129,7 @@ class Supervisor:
         """Those that ended or hang; the exit status where none can be started, else 0."""
         for worker in list(self._workers):
             if worker.status is None and worker.silent_seconds > _HUNG_S:
-                log.error("worker %d was silent for %g s and is killed", worker.pid, _HUNG_S)
-                worker.kill()
+                worker.kill(_SILENT)
             elif worker.status is not None:
                 log.error("worker %d has ended with %s", worker.pid, worker.status)
                 self._workers.remove(worker)
@@ -193,7 +193,7 @@ class Supervisor:
             self._successor = None
             self._renew_not_before = time.monotonic() + _RENEWAL_PAUSE_S
         elif self._successor.silent_seconds > _HUNG_S:
-            self._successor.kill()
+            self._successor.kill(_SILENT)
         elif self._successor.started:
             new, self._successor = self._successor, None
             self._proven_tls = new.tls

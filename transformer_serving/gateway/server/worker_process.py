@@ -48,6 +48,7 @@ class WorkerProcess:
         self._leave_seconds = order.leave_seconds
         self._leave_by: float | None = None
         self._heard = time.monotonic()
+        self._killed = False
         self.started = False
 
     @property
@@ -90,12 +91,14 @@ class WorkerProcess:
     def kill_if_late(self) -> None:
         """One that was told in the middle of its start may hang in the ClearML SDK without end."""
         if self._leave_by is not None and time.monotonic() > self._leave_by:
-            log.warning(
-                "worker %d has not left %g s after its signal", self.pid, self._leave_seconds
-            )
-            self.kill()
+            self.kill(f"has not left {self._leave_seconds:g} s after its signal")
 
-    def kill(self) -> None:
+    def kill(self, why: str) -> None:
+        """Said once: one that waits for a disk that is gone lives on until it is back."""
+        if self._killed:
+            return
+        self._killed = True
+        log.error("worker %d %s and is killed", self.pid, why)
         self._process.kill()
 
     def close(self) -> None:
