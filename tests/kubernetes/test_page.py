@@ -154,6 +154,7 @@ def test_the_images_are_pushed_under_the_names_that_the_first_command_pulls(tmp_
     docker.write_text('#!/bin/sh\necho "$@"\n')
     docker.chmod(0o755)
     loop = blocks("")[0]
+    assert loop.startswith("for image in ")
     done = subprocess.run(
         ["/bin/sh", "-c", loop], env={"PATH": str(tmp_path)}, capture_output=True, text=True,
         check=True,
