@@ -60,6 +60,15 @@ def test_a_deploy_behind_containers_or_pods_is_not_one_to_the_embedded_stack(pag
             assert 'eval "$server" &&' in block[: found.start()]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_who_deploys_what_make_up_has_built_elsewhere_is_told_to_stop_its_stack(page: Path) -> None:
+    """Its ports are those that compose publishes and that kubectl forwards."""
+    text = page.read_text("utf-8")
+    for block in FENCED.findall(text):
+        if re.search(r"^(docker compose|helm) ", block, re.MULTILINE) and "build/demo/" in block:
+            assert "`make down`" in text.partition(block)[0]
+
+
 def test_nobody_is_sent_to_a_name_on_the_index_that_is_not_ours() -> None:
     """The project is not on PyPI: whoever registers its name there would be installed."""
     sent = re.compile(r"install\s+[\"']*\s*[\"']?transformer-serving\b")

@@ -161,6 +161,28 @@ def test_who_gave_a_file_is_not_told_to_give_one(shell: Callable[..., list[Findi
         assert "give --env-file" not in found.why
 
 
+def test_the_line_for_the_local_profile_works_when_typed(
+    shell: Callable[..., list[Finding]], tmp_path: Path
+) -> None:
+    api, *others = shell()
+    assert clearml.OF_LOCAL_PROFILE in api.why
+    assert clearml.OF_LOCAL_PROFILE not in "".join(found.why for found in others)
+    typed = api.why.partition(" ask so: ")[2]
+    for name, does in (
+        ("docker", "echo \"export CLEARML_API_HOST='$*'\""),
+        ("transformer-serving", 'echo "$CLEARML_API_HOST"; echo "$@"'),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", typed], env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    asked, options = done.stdout.splitlines()
+    assert f"server=$(docker {asked})" in (ROOT / "docs" / "compose.md").read_text("utf-8")
+    assert options == "doctor --env-file docker/example.env"
+
+
 def test_beside_a_file_the_stack_of_the_folder_is_not_read(tmp_path: Path) -> None:
     """It may be another user's, of whom root asks compose, or a newer kit's."""
     (tmp_path / "stack.json").write_text("{")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import helm_python
@@ -145,6 +147,27 @@ def test_the_page_counts_as_those_of_growth_and_observability_do() -> None:
     series = 10 * one + 10
     assert f"10 endpoints: {series:,} series a pod" in TEXT
     assert f"some {series * ten // 1000},000 of {ten} pods" in TEXT
+
+
+def test_the_images_are_pushed_under_the_names_that_the_first_command_pulls(tmp_path: Path) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\necho "$@"\n')
+    docker.chmod(0o755)
+    loop = blocks("")[0]
+    assert loop.startswith("for image in ")
+    done = subprocess.run(
+        ["/bin/sh", "-c", loop], env={"PATH": str(tmp_path)}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    pushed = re.findall(r"^push (.+)$", done.stdout, re.MULTILINE)
+    command = shlex.split(blocks("bash")[0].splitlines()[0])
+    objects = rendered(helm_python.parse_set_string(command[command.index("--set") + 1]))
+    assert set(pushed) == set(re.findall(r'"image": "([^"]+)"', json.dumps(objects)))
+    named = re.findall(r"^tag (\S+) (\S+)$", done.stdout, re.MULTILINE)
+    assert [to for _, to in named] == pushed
+    built = (CHART.parent.parent / "compose" / "compose.yaml").read_text("utf-8")
+    for name, _ in named:
+        assert f"image: {name.replace(':', ':${TRANSFORMER_SERVING_IMAGE_TAG:-')}}}\n" in built
 
 
 def test_the_first_command_installs_the_local_variant() -> None:

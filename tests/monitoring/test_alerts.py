@@ -121,6 +121,28 @@ def test_what_takes_a_balancer_says_so() -> None:
         assert said.search(step), f"{name}: {step}"
 
 
+def test_who_has_no_balancer_restarts_what_others_roll() -> None:
+    for name, text in runbooks().items():
+        for step in re.split(r"\n(?=- |\||\n)", text):
+            said = "compose.yaml restart inference" in step.replace("\n ", "")
+            assert said or "compose/roll.sh" not in step, f"{name}: {step}"
+
+
+def test_a_line_is_a_query_or_a_command_and_no_block_has_both() -> None:
+    """What is pasted into a shell, or asked of Prometheus, is all of that block."""
+    command = re.compile(r"docker |curl |kubectl |transformer-serving |for |[A-Z_]+=\S+ ")
+    for name, text in runbooks().items():
+        for block in re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            kinds = {bool(command.match(line)) for line in block.splitlines()}
+            assert len(kinds) == 1, f"{name}: {block}"
+
+
+def test_a_service_that_is_slow_is_not_loaded_to_see_it() -> None:
+    for name, text in runbooks().items():
+        for line in re.findall(r"^transformer-serving bench .*", text, re.MULTILINE):
+            assert line.endswith(" -c 1"), f"{name}: {line}"
+
+
 def elsewhere() -> str:
     page = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
     return page.split("\n## Runbooks elsewhere\n")[1].split("\n## ")[0]
@@ -136,6 +158,7 @@ _ELSEWHERE = (
     r"(?P<it>http://127\.0\.0\.1:(?:8080|9090))",
     r"(?P<it>transformer-serving (?:rollback|remove))",
     r"(?P<it>my\.env)",
+    r"(?P<it>METRICS_KEY_PATH)",
 )
 
 
@@ -146,6 +169,7 @@ def test_each_line_of_the_runbooks_has_its_cells_elsewhere() -> None:
         if line.startswith("| ")
     ][1:]
     assert all(len(row) == 4 and all(row) for row in rows), rows
+    assert "the same" not in {cell for row in rows for cell in row}
     first = "\n".join(row[0] for row in rows)
     asked = set()
     for text in runbooks().values():

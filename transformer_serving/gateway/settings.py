@@ -61,7 +61,8 @@ GRACEFUL_SECONDS = Setting(
     "30",
     1,
     3_600,
-    "Seconds that requests and streams still have once the listener has closed; then they are cut.",
+    "Seconds that requests and streams still have once the listener has closed; then requests are "
+    "answered with 503, and streams end with an error event.",
 )
 PAGE = Setting(
     "TRANSFORMER_SERVING_PAGE",

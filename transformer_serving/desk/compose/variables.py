@@ -135,7 +135,7 @@ INFERENCE = Section(
             STOCK_GRPC,
             "Triton's gRPC as host:port, for endpoints whose preprocess leaves the call to "
             "clearml-serving, and for the others where TRANSFORMER_SERVING_TRITON_HTTP and _GRPC "
-            "are empty. In another form of gRPC's it says nothing to these: set their own, then.",
+            "are empty. From another form of gRPC's those two cannot be derived: set them.",
             "triton:8001",
         ),
         Variable(

@@ -18,6 +18,11 @@ from transformer_serving.desk.http import shown
 
 API, FILES = "CLEARML_API_HOST", "CLEARML_FILES_HOST"
 ACCESS, SECRET = "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"
+# In brackets: compose prefers a shell's variables to those of its file.
+OF_LOCAL_PROFILE = (
+    "server=$(docker compose -f compose/compose.yaml exec -T control-plane python3 -m "
+    'transformer_serving.desk.local.container env) && eval "$server"'
+)
 _ILL = 500
 _REFUSED = (401, 403)
 _SEE_LOG = "the API server is ill: see its log, and whether its database runs and has room"
@@ -28,7 +33,7 @@ _SKEW_WARNING_S, _SKEW_FAILURE_S = 5.0, 60.0
 def check_api(subject: Subject) -> Findings:
     host = subject.environment.get(API)
     if not host:
-        yield unnamed(subject, API)
+        yield _unnamed_api(subject)
         return
     answer = _ping(host)
     if answer.status == 0:
@@ -68,9 +73,16 @@ def unnamed(subject: Subject, name: str) -> Finding:
     """What is said where the variable `name` has no address."""
     if not subject.from_file:
         return skipped(f"no {name}: give --env-file, or start a stack")
+    return skipped(f"neither the file nor the shell has {name}")
+
+
+def _unnamed_api(subject: Subject) -> Finding:
+    finding = unnamed(subject, API)
+    if not subject.from_file:
+        return finding
+    doctor = command_line("doctor --env-file docker/example.env")
     return skipped(
-        f"neither the file nor the shell has {name}; the local profile's is put into the shell by "
-        "the second line of docs/compose.md"
+        f"{finding.why}; where the local profile runs, ask so: ({OF_LOCAL_PROFILE} && {doctor})"
     )
 
 

@@ -149,9 +149,10 @@ CHECKS = (
     Check(
         "gateway",
         "the front door at CLEARML_DEFAULT_BASE_SERVE_URL, and whether it lets the key in",
-        "nothing answers, or not whom it lets in, or it refuses the key; a warning while it is not "
-        "ready, and for a key that is bound; skipped where its address is an --env-file's, nobody "
-        "listens there and no compose stack runs here",
+        "nothing answers, it does not say whether it lets the caller in, or it refuses the key; a "
+        "warning while it is not ready, and for a key that is for some endpoints or for figures "
+        "only; skipped where its address is an --env-file's, nobody listens there and no compose "
+        "stack runs here",
         gateway.check_gateway,
     ),
     Check(
