@@ -222,6 +222,7 @@ def _sampling(defaults: Mapping[str, Any], positions: int) -> Sampling:
         top_k=_TOP_K if top_k is None else top_k,
         repetition_penalty=number("repetition_penalty", 1.0, 100.0),
         min_new_tokens=min(max(0, least), positions - 1) if isinstance(least, int) else 0,
+        min_p=number("min_p", 0.0, 1.0),
     )
 
 
