@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from preprocess.body_form import BodyForm, TextField
@@ -49,7 +49,7 @@ _FIELDS = (*PROMPTS, "parameters", "stream", "timeout_ms")
 _MOST_STOPS, _STOP_CHARACTERS = 16, 256
 _MOST_SEQUENCES = 64
 # None of them says anything where the likeliest token is taken.
-OF_SAMPLING = ("temperature", "top_k", "top_p")
+OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 # Nothing here is padded.
 _WITHOUT_EFFECT = (Parameter("pad_token_id", whole(0)),)
 # What `generate` takes beside, and what to send for it.
@@ -123,10 +123,13 @@ class TextTask:
 
     def __init__(self, generation: Generation) -> None:
         self.parameters = _table(generation)
+        self._has_penalties = _has_penalties(generation)
 
     def read_parameters(self, values: Mapping[str, Any]) -> TextParameters:
-        """Raises ServingError `invalid_field`."""
+        """Raises ServingError `invalid_field`, and `impossible` for what the engine does not do."""
         read = read_parameters(values, self.parameters, _WITHOUT_EFFECT, _INSTEAD)
+        if not self._has_penalties:
+            _refuse_penalties(read)
         if values.get("do_sample") is None:
             # Who speaks of it wants it, whatever the model does unasked.
             read["do_sample"] |= any(values.get(name) is not None for name in OF_SAMPLING)
@@ -136,7 +139,7 @@ class TextTask:
             sampling=Sampling(
                 read["do_sample"], float(read["temperature"]), float(read["top_p"]), read["top_k"],
                 float(read["repetition_penalty"]), float(read["frequency_penalty"]),
-                float(read["presence_penalty"]), read["min_new_tokens"],
+                float(read["presence_penalty"]), read["min_new_tokens"], float(read["min_p"]),
             ),
             seed=secrets.randbits(_DRAWN_BITS) if seed is None else seed,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
@@ -148,12 +151,32 @@ class TextTask:
         )  # fmt: skip
 
 
+_PENALTIES = ("frequency_penalty", "presence_penalty")
 _PENALTY = between(-MOST_PENALTY, MOST_PENALTY)
+# As it is described where there is none: clients send a 0.
+_NO_PENALTY = replace(_PENALTY, schema=between(0, 0).schema)
+
+
+def _has_penalties(generation: Generation) -> bool:
+    """openvino_genai adds them where a score is below 0, so that texts repeat themselves."""
+    return generation.engine != "openvino"
+
+
+def _refuse_penalties(read: Mapping[str, Any]) -> None:
+    """Raises ServingError `impossible`."""
+    for name in _PENALTIES:
+        if read[name]:
+            raise ServingError(
+                "impossible", f"parameter '{name}' is not supported by the engine openvino; leave "
+                "it out, or send repetition_penalty (a model that is converted with --engine vllm "
+                "has it)", field=name, limit=0,
+            )  # fmt: skip
 
 
 def _table(generation: Generation) -> tuple[Parameter, ...]:
     """What may be asked; the model's own defaults."""
     usual = generation.sampling
+    penalty = _PENALTY if _has_penalties(generation) else _NO_PENALTY
     return (
         Parameter("max_new_tokens", whole(1, generation.max_new_tokens)),
         Parameter("min_new_tokens", whole(0, generation.max_new_tokens), usual.min_new_tokens),
@@ -161,9 +184,10 @@ def _table(generation: Generation) -> tuple[Parameter, ...]:
         Parameter("temperature", number(LEAST_SAMPLING, 100), usual.temperature),
         Parameter("top_p", number(LEAST_SAMPLING, 1), usual.top_p),
         Parameter("top_k", whole(0, 2**31 - 1), usual.top_k),
+        Parameter("min_p", between(0, 1), usual.min_p),
         Parameter("repetition_penalty", number(LEAST_SAMPLING, 100), usual.repetition_penalty),
-        Parameter("frequency_penalty", _PENALTY, usual.frequency_penalty),
-        Parameter("presence_penalty", _PENALTY, usual.presence_penalty),
+        Parameter("frequency_penalty", penalty, usual.frequency_penalty),
+        Parameter("presence_penalty", penalty, usual.presence_penalty),
         Parameter("seed", whole(0, MAX_SEED)),
         Parameter("stop", _STOPS),
         Parameter("return_full_text", FLAG),

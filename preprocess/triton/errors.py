@@ -76,8 +76,8 @@ RULES = (
          "the engine's cache does not hold prompt and new tokens together; ask for fewer"),
     Rule(
         (), _LACKS_SAMPLING, "impossible",
-        "the engine's image is older than the endpoint's bundle, and has no penalties and least "
-        "numbers of tokens; leave them out, or give Triton this kit's image",
+        "the engine's image is older than the endpoint's bundle, and has no least numbers of "
+        "tokens or no min_p; leave them out, or give Triton this kit's image",
     ),
     Rule((), _OWN_INVALID, "engine_failed", "the engine refused this input"),
     Rule(

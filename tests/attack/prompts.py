@@ -89,6 +89,8 @@ def _parameters() -> list[Body]:
         "top_p 0": ({"do_sample": True, "top_p": 0}, _BAD),
         "top_p 1e-300": ({"do_sample": True, "top_p": 1e-300}, _BAD),
         "top_p 2e-6": ({"do_sample": True, "top_p": 2e-6}, _OK),
+        "min_p 1.1": ({"do_sample": True, "min_p": 1.1}, _BAD),
+        "min_p 1 - 1e-9": ({"do_sample": True, "min_p": 1 - 1e-9}, _OK),
         "top_k 2^31": ({"do_sample": True, "top_k": 2**31}, _BAD),
         "top_k above the vocabulary": ({"do_sample": True, "top_k": 2**31 - 1}, _OK),
         "repetition_penalty 1e-300": ({"repetition_penalty": 1e-300}, _BAD),

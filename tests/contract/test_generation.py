@@ -20,6 +20,7 @@ from transformer_serving.contract.generation import (
 )
 
 OF_BEFORE = {"max_new_tokens", "eos_ids", "sampling", "seed", "logprobs", "first"}
+MORE = ("frequency_penalty", "presence_penalty", "min_new_tokens", "min_p")
 
 
 def test_what_is_written_is_read_back(generation_fields: dict[str, Any]) -> None:
@@ -69,6 +70,7 @@ SAMPLINGS = st.builds(
     frequency_penalty=st.floats(-MOST_PENALTY, MOST_PENALTY),
     presence_penalty=st.floats(-MOST_PENALTY, MOST_PENALTY),
     min_new_tokens=st.integers(0, 10_000_000),
+    min_p=st.floats(0, 1),
 )
 
 
@@ -87,20 +89,27 @@ def test_options_cross_the_wire_whole(options: Options) -> None:
     assert read_options(options.to_json()) == options
 
 
-@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "min_new_tokens"])
+@pytest.mark.parametrize("name", MORE)
 def test_what_an_engine_of_before_would_pass_over_it_refuses(name: str) -> None:
-    """It looks for the sampling where it is of all other requests."""
+    """It looks for the sampling where it is of all other requests. Those that had it elsewhere did
+    so before there was a min_p."""
     usual = Sampling(True, 1.0, 1.0, 0, 1.0)
     changed: dict[str, Any] = {name: 1}
     plain, more = (Options(4, (), one, 0) for one in (usual, replace(usual, **changed)))
     assert "sampling" in json.loads(plain.to_json())
     assert read_options(more.to_json()) == more
-    known = {key: told for key, told in json.loads(more.to_json()).items() if key in OF_BEFORE}
+    before = OF_BEFORE | ({"full_sampling"} if name == "min_p" else set())
+    known = {key: told for key, told in json.loads(more.to_json()).items() if key in before}
     with pytest.raises(ContractError) as refusal:
         read_options(json.dumps(known).encode())
     told = error_of("INTERNAL", f"INVALID_ARG: {refusal.value}")
     assert told.kind.code == "impossible"
     assert "older than the endpoint's bundle" in told.message
+
+
+def test_a_min_p_that_chooses_nothing_is_told_as_ever() -> None:
+    likeliest = Options(4, (), Sampling(False, 1.0, 1.0, 0, 1.0, min_p=0.5), 0)
+    assert "sampling" in json.loads(likeliest.to_json())
 
 
 def test_options_of_another_version_are_taken() -> None:
@@ -109,7 +118,7 @@ def test_options_of_another_version_are_taken() -> None:
     fields = json.loads(options.to_json())
     newer = json.dumps({**fields, "of a version to come": 1}).encode()
     del fields["first"]
-    for name in ("frequency_penalty", "presence_penalty", "min_new_tokens"):
+    for name in MORE:
         del fields["sampling"][name]
     assert read_options(newer) == read_options(json.dumps(fields).encode()) == options
 
@@ -127,6 +136,13 @@ def test_no_more_tokens_are_wanted_at_least_than_there_may_be() -> None:
     sampling = replace(Sampling(True, 1.0, 1.0, 0, 1.0), min_new_tokens=9)
     assert Options(4, (), sampling, 0).min_new_tokens == 4
     assert Options(12, (), sampling, 0).min_new_tokens == 9
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf")])
+def test_a_min_p_that_is_none_is_refused(value: float) -> None:
+    sampling = Sampling(True, 1.0, 1.0, 0, 1.0, min_p=value)
+    with pytest.raises(ContractError, match="'min_p' must be from 0 to 1"):
+        read_options(Options(1, (), sampling, 0).to_json())
 
 
 @pytest.mark.parametrize("value", [0, -1, 1e-300, 101, float("nan"), float("inf")])

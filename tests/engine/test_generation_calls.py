@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from preprocess.triton.errors import error_of
 from transformer_serving.contract.generation import Farewell, Options, Sampling
 from transformer_serving.engine.backends.generation.calls import (
     Call,
@@ -67,6 +68,16 @@ def test_a_farewell_is_read() -> None:
 )
 def test_ids_outside_the_vocabulary_are_refused(ids: list[int], said: str) -> None:
     assert said in refusal(ids)
+
+
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
+def test_a_penalty_that_a_bundle_of_before_sends_is_its_callers_fault(name: str) -> None:
+    """As openvino_genai has it, the text would repeat itself."""
+    changed: dict[str, Any] = {name: 0.5}
+    said = refusal([1], replace(OPTIONS, sampling=replace(OPTIONS.sampling, **changed)))
+    # Such a bundle has looked for these words since it could send one.
+    assert "options: field 'sampling' is missing" in said
+    assert error_of("INTERNAL", said).kind.code == "impossible"
 
 
 def test_what_does_not_fit_is_refused_with_both_numbers() -> None:

@@ -102,6 +102,7 @@ async def test_parameters_of_generated_text_are_tensors_of_their_kinds(door: Spo
     assert {row["name"]: row["datatype"] for row in told.json["inputs"]} == {
         "text": "BYTES", "max_new_tokens": "INT64", "min_new_tokens": "INT64",
         "do_sample": "BOOL", "temperature": "FP32", "top_p": "FP32", "top_k": "INT64",
+        "min_p": "FP32",
         "repetition_penalty": "FP32", "frequency_penalty": "FP32", "presence_penalty": "FP32",
         "seed": "INT64",
         "stop": "BYTES", "return_full_text": "BOOL", "num_return_sequences": "INT64",

@@ -310,6 +310,9 @@ TEXT_BODIES: tuple[Any, ...] = (
     {"text": "a", "parameters": {"max_new_tokens": 3, "stop": ["a", "b"], "top_p": 0.5}},
     {"text": "a", "parameters": {"max_new_tokens": 0}}, {"text": "a", "parameters": {"top_p": 0}},
     {"text": "a", "parameters": {"temperature": 100}}, {"text": "a", "parameters": {"stop": ""}},
+    {"text": "a", "parameters": {"min_p": 1}}, {"text": "a", "parameters": {"min_p": 1.01}},
+    {"text": "a", "parameters": {"frequency_penalty": 0}},
+    {"text": "a", "parameters": {"frequency_penalty": 0.5}},
     {"text": "a", "parameters": {"seed": 2**63}}, {"text": "a", "parameters": {"nothing": 1}},
     {"text": "a", "stream": 1}, {"text": 1}, {"text": []},
 )  # fmt: skip

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer, GenerationConfig, Phi3Config
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    Phi3Config,
+)
 
 from tests.language_models import POSITIONS, WINDOW, save_language_model
 from transformer_serving.contract.generation import Sampling
@@ -103,10 +109,11 @@ def test_what_generation_config_and_the_tokenizer_say(folder: Path) -> None:
     change(
         folder, "generation_config.json", do_sample=True, temperature=0.7, top_k=0, top_p=0.9,
         repetition_penalty=1.1, eos_token_id=[2, 5, 10**6], max_new_tokens=20, min_new_tokens=3,
+        min_p=0.05,
     )  # fmt: skip
     change(folder, "tokenizer_config.json", chat_template="{{ messages }}")
     generation = open_language_model(str(folder), max_length=100, name="other").generation
-    assert generation.sampling == Sampling(True, 0.7, 0.9, 0, 1.1, min_new_tokens=3)
+    assert generation.sampling == Sampling(True, 0.7, 0.9, 0, 1.1, min_new_tokens=3, min_p=0.05)
     assert not generation.top_k_is_unsaid
     assert generation.eos_ids == (2, 5)
     assert generation.default_new_tokens == 20
@@ -149,8 +156,9 @@ def test_a_chat_template_of_any_form_is_kept(folder: Path, template: str) -> Non
 
 def test_numbers_that_cannot_be_are_taken_as_unsaid(folder: Path) -> None:
     change(
-        folder, "generation_config.json", temperature=0.0, top_p=2, top_k=None, min_new_tokens=-1
-    )
+        folder, "generation_config.json", temperature=0.0, top_p=2, top_k=None, min_new_tokens=-1,
+        min_p=1.5,
+    )  # fmt: skip
     generation = open_language_model(str(folder)).generation
     assert generation.sampling == Sampling(False, 1.0, 1.0, 50, 1.0)
     assert generation.top_k_is_unsaid
@@ -167,6 +175,7 @@ def test_what_config_json_says_where_there_is_no_generation_config(folder: Path)
     fields = {
         "do_sample": True, "temperature": 0.7, "top_k": 7, "top_p": 0.9, "repetition_penalty": 1.5,
         "eos_token_id": [2, 5], "max_new_tokens": 20, "max_length": 30, "no_repeat_ngram_size": 0,
+        "min_p": 0.1,
     }  # fmt: skip
     change(folder, "config.json", **fields)
     beside = open_language_model(str(folder)).generation
@@ -177,12 +186,38 @@ def test_what_config_json_says_where_there_is_no_generation_config(folder: Path)
         str(folder), config_file_name="config.json", _from_model_config=True
     )
     assert generation.sampling == Sampling(
-        theirs.do_sample, theirs.temperature, theirs.top_p, theirs.top_k, theirs.repetition_penalty
-    )
-    assert generation.sampling == Sampling(True, 0.7, 0.9, 7, 1.5)
+        theirs.do_sample, theirs.temperature, theirs.top_p, theirs.top_k, theirs.repetition_penalty,
+        min_p=theirs.min_p,
+    )  # fmt: skip
+    assert generation.sampling == Sampling(True, 0.7, 0.9, 7, 1.5, min_p=0.1)
     assert not generation.top_k_is_unsaid
     assert list(generation.eos_ids) == theirs.eos_token_id
     assert generation.default_new_tokens == theirs.max_new_tokens == 20
+
+
+@pytest.mark.parametrize("file", [None, {}, {"eos_token_id": None}, {"eos_token_id": 4}])
+@pytest.mark.parametrize("written", [None, 2])
+def test_a_text_ends_where_transformers_ends_it(
+    folder: Path, file: dict[str, Any] | None, written: int | None
+) -> None:
+    """By what is written: its class of this config.json has an id of its own."""
+    config = folder / "config.json"
+    fields = json.loads(config.read_text("utf-8"))
+    del fields["eos_token_id"]
+    config.unlink()
+    config.write_text(
+        json.dumps(fields if written is None else {**fields, "eos_token_id": written})
+    )
+    (folder / "generation_config.json").unlink()
+    if file is not None:
+        change(folder, "generation_config.json", **file)
+    assert AutoConfig.from_pretrained(str(folder)).eos_token_id == 2
+    theirs = AutoModelForCausalLM.from_pretrained(str(folder)).generation_config.eos_token_id
+    assert open_language_model(str(folder)).generation.eos_ids == (
+        () if theirs is None else (theirs,)
+    )
+    wanted = written if file is None else file.get("eos_token_id")
+    assert theirs == wanted
 
 
 @pytest.mark.parametrize(
@@ -212,6 +247,7 @@ def test_what_transformers_takes_of_config_json_is_served_or_refused(
                 "sequence_bias": [[[7], -10.0]],
                 "exponential_decay_length_penalty": [10, 1.5],
                 "encoder_repetition_penalty": 1.2,
+                "presence_penalty": 1.5,
                 "stop_strings": ["."],
                 "epsilon_cutoff": 3e-4,
                 "eta_cutoff": 3e-4,

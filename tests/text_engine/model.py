@@ -132,7 +132,7 @@ class TritonPythonModel:
 
     def send(self, sender: Any, new: list[int], options: Any, state: tuple[int, int, int]) -> None:
         logprobs = [-0.5 * (1 + one % 3) for one in new] if options["logprobs"] else []
-        sampling = options.get("full_sampling") or options["sampling"]
+        [sampling] = [told for name, told in options.items() if name.endswith("sampling")]
         seeded = options["seed"] if sampling["do_sample"] else None
         if seeded is not None:
             new = [12 + (one + seeded) % 20 for one in new]

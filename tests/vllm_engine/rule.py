@@ -39,6 +39,7 @@ OUTPUTS = {
 PARAMETERS = {
     "max_tokens", "temperature", "repetition_penalty", "ignore_eos", "stop_token_ids", "logprobs",
     "top_p", "top_k", "seed", "stop", "frequency_penalty", "presence_penalty", "min_tokens",
+    "min_p",
 }  # fmt: skip
 
 

@@ -35,8 +35,9 @@ LEAST_SAMPLING = 1e-6
 MOST_PENALTY = 2.0
 # Of a message's role, which names who speaks: chat templates know of a few short words.
 MAX_ROLE_CHARACTERS = 64
-# Of the options: how to choose, and the same where it asks more than an engine of before knows.
-SAMPLING, _FULL_SAMPLING = "sampling", "full_sampling"
+# Of the options: how to choose, and the same where it asks more than an engine of before knows, or
+# than one knows that came after that.
+SAMPLING, _FULL_SAMPLING, _MIN_P_SAMPLING = "sampling", "full_sampling", "min_p_sampling"
 _MAX_ID = 2**31 - 1
 _MAX_IDS = 256
 
@@ -55,11 +56,11 @@ class Finish(IntEnum):
 class Sampling:
     """How the next token is chosen; the terms and their meaning are transformers'.
 
-    `top_k` 0 and `top_p` 1.0 leave every token in. Without `do_sample` the likeliest is taken and
-    the three beside it say nothing. The frequency and presence penalties are OpenAI's: taken off a
-    token's score for each time that it was generated, and once where it was at all. No token of
-    `eos_ids` is chosen before there are `min_new_tokens`. An engine of before does not know these
-    three: Options says how it is kept from passing them over.
+    `top_k` 0, `top_p` 1.0 and `min_p` 0.0 leave every token in. Without `do_sample` the likeliest
+    is taken and these and the temperature say nothing. The frequency and presence penalties are
+    OpenAI's: taken off a token's score for each time that it was generated, and once where it was
+    at all, which openvino_genai does not do (docs/decisions/generation.md). No token of `eos_ids`
+    is chosen before there are `min_new_tokens`.
     """
 
     do_sample: bool
@@ -70,11 +71,16 @@ class Sampling:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     min_new_tokens: int = 0
+    min_p: float = 0.0
 
     @property
-    def asks_more(self) -> bool:
-        """Whether an engine of before would write another text."""
-        return any((self.frequency_penalty, self.presence_penalty, self.min_new_tokens))
+    def field(self) -> str:
+        """Its name in the options: an engine of before that would write another text misses what it
+        has always been told, and refuses the call."""
+        if self.do_sample and self.min_p:
+            return _MIN_P_SAMPLING
+        asks_more = any((self.frequency_penalty, self.presence_penalty, self.min_new_tokens))
+        return _FULL_SAMPLING if asks_more else SAMPLING
 
 
 @dataclass(frozen=True)
@@ -121,9 +127,7 @@ class Options:
 
     def to_json(self) -> bytes:
         told = asdict(self)
-        if self.sampling.asks_more:
-            # An engine of before misses what it has always been told, and refuses the call.
-            told[_FULL_SAMPLING] = told.pop(SAMPLING)
+        told[self.sampling.field] = told.pop(SAMPLING)
         return json.dumps(told).encode()
 
 
@@ -169,12 +173,11 @@ def read_options(text: bytes) -> Options | Farewell:
     fields = parse_object(text, OPTIONS)
     if "ends" in fields.values:
         return Farewell(fields.take("ends", str))
+    told = (name for name in (_MIN_P_SAMPLING, _FULL_SAMPLING) if name in fields.values)
     return Options(
         max_new_tokens=fields.number("max_new_tokens", low=1, high=MAX_POSITIONS),
         eos_ids=_ids(fields, _MAX_ID),
-        sampling=_sampling(
-            fields.inner(_FULL_SAMPLING if _FULL_SAMPLING in fields.values else SAMPLING)
-        ),
+        sampling=_sampling(fields.inner(next(told, SAMPLING))),
         seed=fields.number("seed", low=0, high=MAX_SEED),
         logprobs=fields.take("logprobs", bool, default=False),
         first=fields.take("first", bool, default=False),
@@ -188,9 +191,10 @@ def _sampling(fields: Fields) -> Sampling:
         top_p=_sampled(fields, "top_p", 1.0),
         top_k=fields.number("top_k", low=0, high=_MAX_ID),
         repetition_penalty=_sampled(fields, "repetition_penalty", 100.0),
-        frequency_penalty=_penalty(fields, "frequency_penalty"),
-        presence_penalty=_penalty(fields, "presence_penalty"),
+        frequency_penalty=_between(fields, "frequency_penalty", -MOST_PENALTY, MOST_PENALTY),
+        presence_penalty=_between(fields, "presence_penalty", -MOST_PENALTY, MOST_PENALTY),
         min_new_tokens=fields.number("min_new_tokens", low=0, high=MAX_POSITIONS, default=0),
+        min_p=_between(fields, "min_p", 0.0, 1.0),
     )
 
 
@@ -205,13 +209,13 @@ def _sampled(fields: Fields, name: str, most: float) -> float:
     return value
 
 
-def _penalty(fields: Fields, name: str) -> float:
+def _between(fields: Fields, name: str, low: float, high: float) -> float:
+    """0 where it is not told, as an endpoint and a bundle of before do not."""
     value = fields.take(name, float, default=0.0)
     # Also false for NaN.
-    if not -MOST_PENALTY <= value <= MOST_PENALTY:
+    if not low <= value <= high:
         raise ContractError(
-            f"{fields.where}: field '{name}' must be from -{MOST_PENALTY:g} to {MOST_PENALTY:g}, "
-            f"got {value:g}"
+            f"{fields.where}: field '{name}' must be from {low:g} to {high:g}, got {value:g}"
         )
     return value
 

@@ -13,15 +13,15 @@ from transformer_serving.contract.errors import ServingError
 
 # Of vLLM's server and backend: what this engine does not have, and the values that ask for nothing.
 VLLM_LACKS: Mapping[str, tuple[Any, ...]] = {
-    "min_p": (None, 0), "length_penalty": (None, 1), "stop_token_ids": (None, []),
+    "length_penalty": (None, 1), "stop_token_ids": (None, []),
     "bad_words": (None, "", []), "allowed_token_ids": (None, []), "use_beam_search": (None, False),
     "skip_special_tokens": (None, True), "spaces_between_special_tokens": (None, True),
     "include_stop_str_in_output": (None, False), "prompt_logprobs": (None,),
 }  # fmt: skip
-# Of both, and of OpenAI's own.
+# Of both, and the first two of OpenAI's own.
 VLLM_TAKEN = {
     "frequency_penalty": "frequency_penalty", "presence_penalty": "presence_penalty",
-    "min_tokens": "min_new_tokens",
+    "min_tokens": "min_new_tokens", "min_p": "min_p",
 }  # fmt: skip
 
 

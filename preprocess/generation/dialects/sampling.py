@@ -13,7 +13,8 @@ from transformer_serving.contract.generation import LEAST_SAMPLING, MAX_SEED, Ge
 
 _SPEAKING_OF_IT = ("do_sample", *OF_SAMPLING, "typical_p")
 _WITHOUT_EFFECT = {
-    "temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0, "min_new_tokens": 0,
+    "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
+    "min_new_tokens": 0,
 }  # fmt: skip
 
 

@@ -192,7 +192,7 @@ def test_what_clients_send_back_of_an_answer_is_taken(endpoint: Endpoint) -> Non
         ("do_sample", 1), ("temperature", 0), ("temperature", 101), ("temperature", True),
         ("top_p", 0), ("top_p", 1.1), ("top_k", -1), ("repetition_penalty", 0),
         ("frequency_penalty", 2.01), ("presence_penalty", -2.01), ("presence_penalty", True),
-        ("min_new_tokens", -1), ("min_new_tokens", 33),
+        ("min_new_tokens", -1), ("min_new_tokens", 33), ("min_p", -0.1), ("min_p", 1.1),
         ("seed", -1), ("seed", 2**63), ("stop", ""), ("stop", ["a"] * 17), ("stop", "a" * 257),
         ("stop", [1]), ("num_return_sequences", 0), ("truncate", 0), ("return_full_text", "no"),
     ],

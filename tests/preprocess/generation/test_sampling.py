@@ -21,15 +21,17 @@ GENERATE = ("v2.generate", "v2.generate_stream")
 OPENAI = ("openai.completions", "openai.chat")
 
 
-def endpoint_of(*, samples: bool) -> Endpoint:
+def endpoint_of(*, samples: bool, engine: str = "openvino") -> Endpoint:
     """One whose model samples by itself, or takes the likeliest token."""
     usual = {**fields()["generation"]["sampling"], "do_sample": samples}
-    return read_endpoint(json.dumps(fields(sampling=usual)))
+    return read_endpoint(json.dumps(fields(sampling=usual, engine=engine)))
 
 
-def sampling(operation: str, body: dict[str, Any], *, samples: bool = False) -> Sampling:
+def sampling(
+    operation: str, body: dict[str, Any], *, samples: bool = False, engine: str = "openvino"
+) -> Sampling:
     """Of a body in that dialect."""
-    return sampling_of(endpoint_of(samples=samples), operation, body)
+    return sampling_of(endpoint_of(samples=samples, engine=engine), operation, body)
 
 
 def sampling_of(endpoint: Endpoint, operation: str, body: dict[str, Any]) -> Sampling:
@@ -78,7 +80,7 @@ def test_tgi_samples_where_a_value_changes_anything(
     assert found.do_sample is (samples if wanted is None else wanted)
 
 
-OWN = Sampling(True, 0.6, 0.8, 20, 1.1)
+OWN = Sampling(True, 0.6, 0.8, 20, 1.1, min_p=0.05)
 
 
 @pytest.mark.parametrize("operation", TGI)
@@ -92,7 +94,7 @@ OWN = Sampling(True, 0.6, 0.8, 20, 1.1)
         ({"top_k": 5, "repetition_penalty": 1.3}, Sampling(True, 1.0, 1.0, 5, 1.3)),
         ({"top_p": 0.5, "do_sample": False}, Sampling(True, 1.0, 0.5, 0, 1.0)),
         ({"typical_p": 1, "seed": 3}, Sampling(False, 1.0, 1.0, 0, 1.0)),
-        ({"repetition_penalty": 1.3}, Sampling(True, 0.6, 0.8, 20, 1.3)),
+        ({"repetition_penalty": 1.3}, dataclasses.replace(OWN, repetition_penalty=1.3)),
         ({"typical_p": None, "temperature": None, "seed": 3}, OWN),
         ({}, OWN),
         (None, OWN),
@@ -133,7 +135,9 @@ def test_what_is_no_number_stays_to_be_refused(parameters: dict[str, Any], field
         ({"temperature": 1.0}, True),
         ({"top_p": 0.9}, True),
         ({"top_k": 5}, True),
+        ({"min_p": 0.1}, True),
         ({"temperature": 0}, False),
+        ({"temperature": 0, "min_p": 0.1}, False),
         ({"temperature": 0.0, "top_p": 0.9}, False),
         ({"temperature": 0, "top_p": 0}, False),
         ({"temperature": 0.8, "do_sample": False}, False),
@@ -168,6 +172,7 @@ def test_a_temperature_that_engines_round_to_0_is_one(operation: str) -> None:
         ({"temperature": 0.9}, True),
         ({"top_k": 5}, True),
         ({"top_p": 0.9, "do_sample": None}, True),
+        ({"min_p": 0.1}, True),
         ({"temperature": 0.9, "do_sample": False}, False),
         ({"temperature": None, "repetition_penalty": 1.2}, False),
         ({}, False),
@@ -195,12 +200,55 @@ def test_penalties_and_a_least_number_are_taken_by_their_names(operation: str) -
         # Its router knows of the first alone.
         named = {"frequency_penalty": 1.5}
         wanted = {"frequency_penalty": 1.5, "presence_penalty": 0.0, "min_new_tokens": 0}
-    if operation == "ours" or operation.startswith("tgi"):
-        prompt = "text" if operation == "ours" else "inputs"
-        found = sampling(operation, {prompt: PROMPT, "parameters": named})
-    else:
-        found = sampling(operation, {**body_of(operation), **named})
+    found = sampling(operation, told(operation, named), engine="vllm")
     assert {name: getattr(found, name) for name in wanted} == wanted
+
+
+def told(operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """A body with them, where each dialect has its parameters."""
+    if operation in ("ours", *TGI):
+        prompt = "text" if operation == "ours" else "inputs"
+        return {prompt: PROMPT, "parameters": parameters}
+    return {**body_of(operation), **parameters}
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        *((one, "frequency_penalty") for one in ("ours", *TGI, *OPENAI, *GENERATE)),
+        # TGI's router knows of the first alone.
+        *((one, "presence_penalty") for one in ("ours", *OPENAI, *GENERATE)),
+    ],
+)
+def test_openvinos_penalties_are_refused_with_what_to_send(operation: str, name: str) -> None:
+    for nothing in (0, 0.0, None):
+        assert getattr(sampling(operation, told(operation, {name: nothing})), name) == 0
+    for value in (0.5, -2):
+        with pytest.raises(ServingError, match="send repetition_penalty .* --engine vllm") as got:
+            sampling(operation, told(operation, {name: value}))
+        assert (got.value.kind.status, got.value.field) == (422, name)
+    # What no engine has is the caller's as ever.
+    with pytest.raises(ServingError) as got:
+        sampling(operation, told(operation, {name: 2.5}))
+    assert (got.value.kind.status, got.value.field) == (400, name)
+
+
+@pytest.mark.parametrize("engine", ["openvino", "vllm"])
+@pytest.mark.parametrize("operation", ["ours", *OPENAI, *GENERATE])
+def test_min_p_is_taken_by_its_name(operation: str, engine: str) -> None:
+    for value in (0, 0.05, 1):
+        found = sampling(operation, told(operation, {"min_p": value}), engine=engine)
+        assert (found.do_sample, found.min_p) == (True, value)
+    for wrong in (-0.1, 1.1, "0.1", True):
+        with pytest.raises(ServingError) as refusal:
+            sampling(operation, told(operation, {"min_p": wrong}), engine=engine)
+        assert (refusal.value.kind.code, refusal.value.field) == ("invalid_field", "min_p")
+
+
+@pytest.mark.parametrize("operation", TGI)
+def test_tgi_has_no_min_p(operation: str) -> None:
+    with pytest.raises(ServingError, match="an unknown parameter"):
+        of_tgi(operation, {"min_p": 0.1})
 
 
 @pytest.mark.parametrize("operation", TGI)

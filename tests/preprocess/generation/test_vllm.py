@@ -92,6 +92,21 @@ def test_penalties_are_told_by_vllms_names_where_they_are_asked_for() -> None:
     }  # fmt: skip
 
 
+def test_min_p_is_told_where_there_is_something_to_choose() -> None:
+    for samples in (True, False):
+        usual = Sampling(samples, 1.0, 1.0, 0, 1.0)
+        asks = replace(usual, min_p=0.1)
+        told, plain = (sampling_of(Options(16, (3,), one, 0)) for one in (asks, usual))
+        assert told == {**plain, **({"min_p": 0.1} if samples else {})}
+
+
+async def test_penalties_and_min_p_get_to_it(vllm: Asker) -> None:
+    body = asked(4, frequency_penalty=0.5, presence_penalty=-1)
+    assert (await vllm.answer(body))["text"] == "w20 w21 w22 w20 w21 w22 w20"
+    drawn = [await vllm.answer(asked(4, min_p=0.1, seed=7)) for _ in range(2)]
+    assert drawn[0] == drawn[1] != await vllm.answer(asked(4))
+
+
 async def test_a_stop_string_ends_it_at_both_ends(vllm: Asker, server: VllmServer) -> None:
     """The engine ends by itself there, so that no stream is cancelled for it."""
     before = len(server.lived())

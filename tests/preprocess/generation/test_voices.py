@@ -246,7 +246,9 @@ async def test_stop_and_eos_are_both_stop(text: Asker) -> None:
         ({"max_tokens": 3, "max_completion_tokens": 4}, 400, "max_completion_tokens"),
         ({"min_tokens": "2", "ignore_eos": True}, 400, "min_tokens"),
         ({"min_tokens": 33}, 400, "min_tokens"),
-        ({"min_p": 0.1}, 422, "min_p"),
+        ({"min_p": 1.1}, 400, "min_p"),
+        ({"presence_penalty": 0.1}, 422, "presence_penalty"),
+        ({"length_penalty": 2}, 422, "length_penalty"),
         ({"stop_token_ids": [3]}, 422, "stop_token_ids"),
         ({"nothing": 1}, 400, None),
         ({"prompt": "full"}, 503, None),
@@ -272,7 +274,7 @@ async def test_too_many_sequences_are_told_in_the_callers_words(text: Asker) -> 
     ("operation", "prompt", "refused"),
     [
         (CHAT, "messages", ("tools", "functions", "audio", "logit_bias", "suffix")),
-        (COMPLETIONS, "prompt", ("suffix", "best_of", "min_p")),
+        (COMPLETIONS, "prompt", ("suffix", "best_of", "length_penalty")),
         ("v2.generate", "text_input", ("bad_words", "beam_width")),
     ],
 )
@@ -315,6 +317,7 @@ async def test_a_chats_errors_name_what_a_chat_has(text: Asker) -> None:
 
 NOTHING_OF_VLLM: dict[str, Any] = {
     "min_tokens": 0, "min_p": 0.0, "skip_special_tokens": True, "stop_token_ids": [],
+    "frequency_penalty": 0.0, "presence_penalty": 0,
     "length_penalty": 1.0, "spaces_between_special_tokens": True, "use_beam_search": False,
     "include_stop_str_in_output": False, "prompt_logprobs": None,
 }  # fmt: skip
@@ -687,6 +690,7 @@ async def test_tensorrts_own_example_is_answered(text: Asker, inside: bool) -> N
         ({"temperature": 0.5, "parameters": {"temperature": 0.6}}, 400, "temperature"),
         ({"parameters": {"min_tokens": -1}}, 400, "min_tokens"),
         ({"frequency_penalty": -2.1}, 400, "frequency_penalty"),
+        ({"frequency_penalty": 0.1}, 422, "frequency_penalty"),
     ],
 )
 async def test_what_generate_refuses_by_the_name_that_was_sent(

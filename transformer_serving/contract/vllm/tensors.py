@@ -69,6 +69,7 @@ def sampling_of(options: Options, stop: Sequence[str] = ()) -> dict[str, Any]:
             "seed": options.seed,
         }
     asked = {
+        "min_p": sampling.min_p if sampling.do_sample else 0.0,
         "frequency_penalty": sampling.frequency_penalty,
         "presence_penalty": sampling.presence_penalty,
         "min_tokens": options.min_new_tokens,

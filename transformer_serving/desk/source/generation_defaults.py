@@ -14,7 +14,7 @@ from transformer_serving.desk.source.json_files import read_json
 
 # Of its fields what is read by us,
 _SERVED = (
-    *("do_sample", "temperature", "top_p", "top_k", "repetition_penalty"),
+    *("do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
     *("eos_token_id", "max_new_tokens", "min_new_tokens"),
 )
 # what changes no token of a text: a length that each request has of its own, ids that are for
@@ -38,7 +38,6 @@ _NOTHING: dict[str, tuple[Any, ...]] = {
     "encoder_no_repeat_ngram_size": (0,),
     "encoder_repetition_penalty": (1.0,),
     "min_length": (0,),
-    "min_p": (0.0,),
     "typical_p": (1.0,),
     "epsilon_cutoff": (0.0,),
     "eta_cutoff": (0.0,),

@@ -117,7 +117,7 @@ def _generation(
         max_positions=positions,
         max_new_tokens=positions - 1,
         default_new_tokens=min(new, max(1, positions // 2)),
-        eos_ids=_eos_ids(config, defaults, vocabulary),
+        eos_ids=_eos_ids(defaults, vocabulary),
         sampling=_sampling(defaults, positions),
         special_tokens={
             name: str(text)
@@ -197,10 +197,10 @@ def _positions_of_short_factors(config: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _eos_ids(
-    config: Mapping[str, Any], defaults: Mapping[str, Any], vocabulary: int
-) -> tuple[int, ...]:
-    found = defaults.get("eos_token_id", config.get("eos_token_id"))
+def _eos_ids(defaults: Mapping[str, Any], vocabulary: int) -> tuple[int, ...]:
+    """None where nothing names them, as in transformers' `generate`, whose classes of a config.json
+    have ids of their own."""
+    found = defaults.get("eos_token_id")
     ids = found if isinstance(found, list) else [found]
     return tuple(one for one in ids if isinstance(one, int) and 0 <= one < vocabulary)
 
@@ -222,6 +222,7 @@ def _sampling(defaults: Mapping[str, Any], positions: int) -> Sampling:
         top_k=_TOP_K if top_k is None else top_k,
         repetition_penalty=number("repetition_penalty", 1.0, 100.0),
         min_new_tokens=min(max(0, least), positions - 1) if isinstance(least, int) else 0,
+        min_p=number("min_p", 0.0, 1.0),
     )
 
 

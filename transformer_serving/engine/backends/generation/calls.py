@@ -21,6 +21,7 @@ from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.generation import (
     INPUT_IDS,
     OPTIONS,
+    SAMPLING,
     Farewell,
     Options,
     read_options,
@@ -82,6 +83,7 @@ def read_call(settings: GenerationSettings, tensors: Mapping[str, NDArray[Any]])
     call = Call(ids, options)
     _check_ids(settings, ids)
     _check_eos(settings, options)
+    _check_penalties(options)
     _check_lengths(settings, call)
     return call
 
@@ -102,6 +104,16 @@ def _check_eos(settings: GenerationSettings, options: Options) -> None:
         raise _invalid(
             f"{OPTIONS}: field 'eos_ids' has an id above {settings.vocabulary - 1}, the model's "
             "last"
+        )
+
+
+def _check_penalties(options: Options) -> None:
+    """In the words that a bundle answers as a caller's fault which still sends them (its
+    preprocess/triton/errors.py): those of an engine that did not know them yet."""
+    if options.sampling.frequency_penalty or options.sampling.presence_penalty:
+        raise _invalid(
+            f"{OPTIONS}: field '{SAMPLING}' is missing, without a frequency and a presence "
+            "penalty: openvino_genai adds them to a score that is below 0"
         )
 
 

@@ -25,6 +25,8 @@ import openvino_genai as genai  # isort: skip  # openvino_quiet has to come firs
 
 # What the pipeline reads in a folder; generation_config.json may be absent.
 FILES = ("openvino_model.xml", "openvino_model.bin", "config.json")
+# It takes less than 1 alone, in 32 bits; this leaves in no more than 1 would.
+_MOST_MIN_P = float(np.nextafter(np.float32(1), np.float32(0)))
 
 
 class OpenVinoPipeline:
@@ -123,7 +125,8 @@ def _config(options: Options) -> Any:
 
     Neither a stop string, which without its own tokenizer poisons the pipeline, nor several
     sequences can be asked for. Its `no_repeat_ngram_size` is never set: without beams it is taken
-    and does nothing.
+    and does nothing. Nor are its frequency and presence penalties, which are not OpenAI's: no call
+    has them (calls.py).
     """
     config = genai.GenerationConfig()
     config.max_new_tokens = options.max_new_tokens
@@ -136,12 +139,11 @@ def _config(options: Options) -> Any:
     config.logprobs = int(options.logprobs)
     sampling = options.sampling
     config.repetition_penalty = sampling.repetition_penalty
-    config.frequency_penalty = sampling.frequency_penalty
-    config.presence_penalty = sampling.presence_penalty
     config.do_sample = sampling.do_sample
     if sampling.do_sample:
         config.temperature = sampling.temperature
         config.top_p = sampling.top_p
+        config.min_p = min(sampling.min_p, _MOST_MIN_P)
         if sampling.top_k:
             config.top_k = sampling.top_k
         config.rng_seed = folded(options.seed)
