@@ -18,9 +18,11 @@ from tokenizers import Tokenizer
 from tests.contract.onnx_files import PUTS, Put, field, onnx_bytes, outer_model
 from tests.contract.plans import Plan, build
 from tests.tiny_models import save_encoder, save_older_layout, save_sentence_model
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.bundle.signing import new_key
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.export.onnx import export_onnx
 from transformer_serving.desk.failure import ConversionRefused
@@ -641,6 +643,31 @@ def test_an_operator_that_nobody_knows(
     done = made(tiny_classifier, tmp_path / "model.onnx", tmp_path / "own")
     refused(done, "onnxruntime cannot load the file: ", "Strange", "; export it again")
     assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize("command", ["bundle", "adopt"])
+def test_it_is_signed_before_it_is_spoken_of(
+    command: str, tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """`| head`, or a terminal that was closed, takes no more lines."""
+
+    def leave(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    file, target = tiny_bundle / "model" / "model.onnx", tmp_path / "own"
+    monkeypatch.setattr(adoption, "served_model", lambda *_: nullcontext(ServedModel(file, None)))
+    monkeypatch.setattr("transformer_serving.desk.cli.bundle._say", leave)
+    secret, key = new_key("me", tmp_path)
+    source = ("--from", str(file)) if command == "bundle" else ("x",)
+    done = CliRunner().invoke(
+        main,
+        [command, *source, "--tokenizer", str(tiny_classifier), "--task", "text-classification",
+         "--text", TEXT, "--output", str(target), "--sign", str(secret)],
+    )  # fmt: skip
+    assert done.exit_code != 0
+    monkeypatch.setenv(TRUSTED_KEYS_VARIABLE, key.public)
+    assert open_bundle(target).manifest.engine == "onnxruntime"
 
 
 def test_a_folder_without_a_tokenizer(

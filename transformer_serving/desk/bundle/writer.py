@@ -33,6 +33,7 @@ from transformer_serving.desk.builders.files import EngineFiles, link_or_copy
 from transformer_serving.desk.bundle import preprocess_file
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.bundle.gate import ON_WRITING, pass_gate
+from transformer_serving.desk.bundle.signing import SigningKey, signed
 from transformer_serving.desk.bundle.triton_config import config_text
 from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.folder_replacement import place_of, replacing_folder
@@ -68,8 +69,9 @@ class BundleContent:
     parity_set: ParitySet | GreedySet | None = None
 
 
-def write_bundle(content: BundleContent, target: Path) -> Bundle:
-    """Write the bundle folder `target`; it appears whole or not at all.
+def write_bundle(content: BundleContent, target: Path, key: SigningKey | None = None) -> Bundle:
+    """Write the bundle folder `target`; it appears whole, and signed where there is a `key`, or
+    not at all.
 
     The engine's files are moved, not copied. A bundle that is already there is replaced; any
     other folder there is refused (ConversionRefused).
@@ -99,7 +101,10 @@ def write_bundle(content: BundleContent, target: Path) -> Bundle:
         manifest = _manifest(content, endpoint, (*own, *model_files))
         (model / MANIFEST).write_text(manifest.to_json(), "utf-8")
         pass_gate(manifest, folder, endpoint, ON_WRITING)
-    return Bundle(target, endpoint, manifest)
+        bundle = Bundle(folder, endpoint, manifest)
+        if key is not None:
+            bundle = signed(bundle, key)
+    return replace(bundle, folder=target)
 
 
 def check_target(target: Path) -> None:

@@ -29,6 +29,7 @@ from transformer_serving.desk.builders.table import (
 )
 from transformer_serving.desk.builders.tensorrt import require_machine
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
 from transformer_serving.desk.conversion.language_model import convert_language_model
 from transformer_serving.desk.conversion.vllm_model import NotRun, convert_for_vllm
@@ -78,7 +79,7 @@ class ConvertRequest:
     of a call; `calibration` a file of texts for int8 and fp16; `compare` the engines of the table,
     which is measured at the lengths of `seq_len`. `pooling` makes one vector of a text's where the
     model does not say how. `engine_parameters`, of a language model, are those of
-    contract.engine_parameters by name.
+    contract.engine_parameters by name. `key` signs the bundle.
     """
 
     model: str
@@ -98,6 +99,7 @@ class ConvertRequest:
     name: str | None = None
     allow_pickle: bool = False
     engine_parameters: Mapping[str, str] = field(default_factory=dict)
+    key: SigningKey | None = None
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ def convert(
             ),
         )
         progress("bundle", str(target))
-        bundle = write_bundle(content, target)
+        bundle = write_bundle(content, target, request.key)
         remarks = remarks_of(source, tokens, request.max_length)
         return Converted(bundle, parity, compared, tuple(refused), chosen.gain, remarks)
 
@@ -194,12 +196,14 @@ def _language_model(
     )
     if request.engine == VLLM:
         bundle, report = convert_for_vllm(
-            source, precisions[0], request.limits, target, progress, request.engine_parameters
-        )
+            source, precisions[0], request.limits, target, progress, request.engine_parameters,
+            request.key,
+        )  # fmt: skip
         return Converted(bundle, report, remarks=source.remarks)
     done = convert_language_model(
-        source, precisions, request.limits, target, progress, request.engine_parameters
-    )
+        source, precisions, request.limits, target, progress, request.engine_parameters,
+        request.key,
+    )  # fmt: skip
     return Converted(done.bundle, done.parity, refused=done.refused, remarks=source.remarks)
 
 

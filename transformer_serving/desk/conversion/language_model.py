@@ -30,6 +30,7 @@ from transformer_serving.desk.builders.language_model import (
 )
 from transformer_serving.desk.builders.room import room_told
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import BundleContent, write_bundle
 from transformer_serving.desk.conversion.workshop import Progress
 from transformer_serving.desk.export.language_model import export_language_model
@@ -70,6 +71,7 @@ def convert_language_model(
     target: Path,
     progress: Progress,
     parameters: Mapping[str, str] | None = None,
+    key: SigningKey | None = None,
 ) -> ConvertedLanguageModel:
     """Make the bundle folder `target`, of the first of `precisions` that passes.
 
@@ -101,7 +103,8 @@ def convert_language_model(
         kept = case.kept(report.precision)
         content = content_of(source, limits, files, parity, golden.golden, kept)
         progress("bundle", str(target))
-        return ConvertedLanguageModel(write_bundle(content, target), report, tuple(refused))
+        bundle = write_bundle(content, target, key)
+        return ConvertedLanguageModel(bundle, report, tuple(refused))
 
 
 def content_of(

@@ -17,6 +17,7 @@ from transformer_serving.contract.endpoint import Limits
 from transformer_serving.desk.builders.language_model import check_engine_parameters
 from transformer_serving.desk.builders.vllm import build_vllm
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import write_bundle
 from transformer_serving.desk.conversion.language_model import content_of
 from transformer_serving.desk.parity.continuations import (
@@ -60,6 +61,7 @@ def convert_for_vllm(
     target: Path,
     progress: Callable[[str, str], None],
     given: Mapping[str, str],
+    key: SigningKey | None = None,
 ) -> tuple[Bundle, NotRun]:
     """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind."""
     check_engine_parameters(given, source.generation)
@@ -76,7 +78,7 @@ def convert_for_vllm(
         report = _report(kept, golden)
         content = content_of(source, limits, files, asdict(report), golden.golden, kept)
         progress("bundle", str(target))
-        return write_bundle(content, target), report
+        return write_bundle(content, target, key), report
 
 
 def _report(kept: GreedySet, golden: GoldenContinuation) -> NotRun:

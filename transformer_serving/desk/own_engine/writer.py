@@ -22,6 +22,7 @@ from transformer_serving.desk.builders.call_sizes import CallSizes
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
 from transformer_serving.desk.export.endpoint_json import cuts_unasked, limits_of, remark_of_uncut
 from transformer_serving.desk.failure import ConversionRefused
@@ -87,9 +88,11 @@ class OwnEngine:
         return transformer_folder(self.tokenizer)
 
 
-def write_own_bundle(own: OwnEngine, target: Path, say: Callable[[str], None]) -> Bundle:
-    """Make the bundle folder `target`; the engine's file is copied. `say` gets what its owner is to
-    know.
+def write_own_bundle(
+    own: OwnEngine, target: Path, say: Callable[[str], None], key: SigningKey | None = None
+) -> Bundle:
+    """Make the bundle folder `target`, signed where there is a `key`; the engine's file is copied.
+    `say` gets what its owner is to know.
 
     Raises ConversionRefused when the file, its tensors or the golden request do not fit the task.
     """
@@ -126,7 +129,7 @@ def write_own_bundle(own: OwnEngine, target: Path, say: Callable[[str], None]) -
             parity_set=proven.parity_set,
             source={"model": own.name or own.file.name, "revision": None, "model_type": None},
         )
-        return write_bundle(content, target)
+        return write_bundle(content, target, key)
 
 
 def _stated(engine: str, file: Path) -> EngineTensors:
