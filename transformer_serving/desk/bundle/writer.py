@@ -37,6 +37,7 @@ from transformer_serving.desk.bundle.signing import SigningKey, signed
 from transformer_serving.desk.bundle.triton_config import config_text
 from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.folder_replacement import place_of, replacing_folder
+from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.tokenizer import TokenizerFile
 from transformer_serving.engine.model_config import FILE_NAME as CONFIG, from_text
 from transformer_serving.engine.proof.greedy_set import GreedySet, is_greedy_set, read_greedy_set
@@ -213,8 +214,11 @@ def _is_engine_file(entry: FileEntry) -> bool:
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether `folder` has a bundle's manifest; what it says is not checked."""
-    return (folder / MODEL / MANIFEST).is_file()
+    """Whether `folder` has a bundle's manifest, of whichever kit; other programs have manifests of
+    that name too. What else it says is not checked."""
+    values = read_json(folder / MODEL / MANIFEST) or {}
+    named = {"bundle_version", "bundle_hash"} <= values.keys()
+    return named and isinstance(values.get("schema"), int)
 
 
 def _versioned(content: BundleContent, model_files: list[FileEntry]) -> Endpoint:
