@@ -30,8 +30,10 @@ from transformer_serving.desk.own_engine import adoption
 from transformer_serving.desk.own_engine.adoption import ServedModel, tensors_of
 from transformer_serving.desk.own_engine.tensors import EngineTensor, parse_tensor
 from transformer_serving.desk.own_engine.writer import outer_weights
+from transformer_serving.desk.parity.check import TOLERANCES
 from transformer_serving.desk.parity.latency import processor
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.parity.shapes import ShapeCase, ShapeReport
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.tokenizer import read_tokenizer
 from transformer_serving.desk.versions.lock import read_lock
@@ -643,6 +645,28 @@ def test_an_operator_that_nobody_knows(
     done = made(tiny_classifier, tmp_path / "model.onnx", tmp_path / "own")
     refused(done, "onnxruntime cannot load the file: ", "Strange", "; export it again")
     assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"), [("fp32", ["fp16", "bf16", "int8"]), ("bf16", ["bf16", "int8"])]
+)
+def test_a_file_that_fails_is_asked_once_a_tolerance(
+    said: str, asked: list[str], tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    found: list[object] = []
+
+    def fails(_case: object, _call: object, precision: str, tolerance: object) -> ShapeReport:
+        assert precision == said
+        found.append(tolerance)
+        return ShapeReport(1, 1, 9.0, None, "at every length")
+
+    monkeypatch.setattr(ShapeCase, "prove", fails)
+    file = tiny_bundle / "model" / "model.onnx"
+    done = made(tiny_classifier, file, tmp_path / "own", "--precision", said)
+    assert done.exit_code == 0, done.output
+    assert "the file does not answer alike at every shape: at every length" in done.output
+    assert found == [TOLERANCES[name].of_shapes for name in asked]
 
 
 @pytest.mark.parametrize("command", ["bundle", "adopt"])
