@@ -6,7 +6,6 @@ Tested by tests/bundle/test_writer.py and tests/cli/test_convert.py.
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -58,6 +57,7 @@ from transformer_serving.desk.parity.continuations import ContinuationReport
 from transformer_serving.desk.parity.gain import Gain
 from transformer_serving.desk.parity.latency import Latency, RoundReport, shapes_of
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.scratch import scratch_beside
 from transformer_serving.desk.source.language_model import open_language_model
 from transformer_serving.desk.source.model import ModelSource, no_vector, open_source
 
@@ -146,10 +146,8 @@ def convert(
     )
     buckets = request.buckets or ladder_of((request.engine, *request.compare))
     tokens = tokens_of(source, request.max_length, buckets)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the target, so that moving the engine's files there costs nothing.
-    with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
-        workshop = _workshop(request, source, tokens, Path(scratch), samples, progress)
+    with scratch_beside(target, ".convert.") as scratch:
+        workshop = _workshop(request, source, tokens, scratch, samples, progress)
         refused: list[str] = []
 
         def say(line: str) -> None:

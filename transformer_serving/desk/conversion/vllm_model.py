@@ -8,7 +8,6 @@ Tested by tests/test_vllm_bundle.py.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from transformer_serving.desk.parity.golden_continuation import (
     golden_continuations,
     surest,
 )
+from transformer_serving.desk.scratch import scratch_beside
 from transformer_serving.desk.source.language_model import LanguageModelSource
 from transformer_serving.engine.proof.greedy_set import GreedySet
 
@@ -66,10 +66,9 @@ def convert_for_vllm(
     """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind."""
     check_engine_parameters(given, source.generation)
     check_golden_fits(source)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
+    with scratch_beside(target, ".convert.") as scratch:
         progress("build", f"vllm {precision}")
-        files = build_vllm(precision, source, Path(scratch), given)
+        files = build_vllm(precision, source, scratch, given)
         reference = Reference(source)
         case = prepare_continuations(source, reference, as_texts=True)
         kept = case.kept(precision)

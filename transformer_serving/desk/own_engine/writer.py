@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +41,7 @@ from transformer_serving.desk.own_engine.tensors import (
 )
 from transformer_serving.desk.own_engine.vectors import Asked, embedding_of, token_vectors
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.scratch import scratch_beside
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
 from transformer_serving.desk.source.sentence import (
@@ -112,10 +112,9 @@ def write_own_bundle(
     endpoint = replace(endpoint_of(own, tensors, tokenizer), golden=dict(own.body))
     if remark := remark_of_uncut(own.task, tokenizer.max_length, endpoint.tokens):
         say(remark)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".bundle.", dir=target.parent) as scratch:
+    with scratch_beside(target, ".bundle.") as scratch:
         names = tuple(tensor.name for tensor in endpoint.outputs)
-        files = replace(_copied(own, engine, Path(scratch)), outputs=names)
+        files = replace(_copied(own, engine, scratch), outputs=names)
         endpoint, golden = _tried(own, endpoint, tokenizer, files)
         proven = own_proof(endpoint, tokenizer.content, files, own.body)
         if unproven := proven.facts.get("unproven"):
