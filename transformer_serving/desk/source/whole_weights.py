@@ -48,7 +48,8 @@ def _weights(place: Path) -> list[Path]:
             shards = (read_json(place / index) or {}).get("weight_map")
             names = set(map(str, shards.values() if isinstance(shards, dict) else ()))
             # Only the folder's own: others are refused where they are read.
-            return [place / name for name in sorted(names) if name == Path(name).name]
+            own = {name for name in names if name == Path(name).name}
+            return [place / name for name in sorted(own) if name.endswith(Path(whole).suffix)]
     return []
 
 
