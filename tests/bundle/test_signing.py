@@ -29,6 +29,7 @@ from transformer_serving.contract.signatures import (
 )
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.bundle.signing import SigningKey, new_key, read_key, sign_bundle
+from transformer_serving.desk.bundle.writer import content_of, write_bundle
 from transformer_serving.desk.failure import Failure
 from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.controller.control_plane.verification import Refused, verify
@@ -256,6 +257,28 @@ def test_the_command_line_makes_a_key_and_signs(bundle: Path, tmp_path: Path) ->
     said = run("signing-key", "new", "me")
     assert f"{TRUSTED_KEYS_VARIABLE}={(tmp_path / 'me.pub').read_text()}" in said
     assert "is signed by me" in run("sign", "bundle", "me.key")
+
+
+def test_who_is_ended_while_it_is_signed_keeps_the_signed_one_of_before(
+    bundle: Path, key: SigningKey, trusted: TrustedKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sign_bundle(bundle, key).manifest
+    other = write_small(bundle.parent / "other", Parts(scale=2.0))
+
+    def ended(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with content_of(other, bundle.parent) as content:
+        with monkeypatch.context() as played:
+            played.setattr(SigningKey, "sign", ended)
+            with pytest.raises(KeyboardInterrupt):
+                write_bundle(content, bundle, key)
+        assert open_bundle(bundle).manifest == before
+    with content_of(other, bundle.parent) as content:
+        written = write_bundle(content, bundle, key)
+    assert open_bundle(bundle) == written
+    assert written.manifest.bundle_version == other.manifest.bundle_version
+    assert sorted(path.name for path in bundle.parent.iterdir()) == ["bundle", "other"]
 
 
 def test_another_bundles_signed_code_is_not_this_ones(

@@ -258,6 +258,28 @@ def test_another_folder_is_never_replaced(model: Path, tmp_path: Path) -> None:
     assert (target / "thesis.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    "manifest",
+    ['{"manifest_version": 3, "name": "an extension"}', '{"schema": 1}', "[]", "{"],
+)
+def test_another_programs_manifest_makes_no_bundle_of_a_folder(
+    tmp_path: Path, manifest: str
+) -> None:
+    target = tmp_path / "app"
+    (target / "model").mkdir(parents=True)
+    (target / "model" / "manifest.json").write_text(manifest)
+    with pytest.raises(ConversionRefused, match="'.*app' exists and is no bundle; name another"):
+        check_target(target)
+
+
+def test_a_bundle_of_another_kit_can_be_replaced(bundle: Path) -> None:
+    """It need not be one that this kit reads."""
+    path = bundle / "model" / "manifest.json"
+    values = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps({**values, "schema": 99, "engine": "another"}), "utf-8")
+    check_target(bundle)
+
+
 def test_what_cannot_be_replaced_is_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

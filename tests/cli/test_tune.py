@@ -19,8 +19,10 @@ from rich.console import Console
 
 from tests.stack.small_bundles import Parts, write_small
 from tests.tune.test_knobs import USUAL
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.bundle.signing import new_key
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.cli.tune import line, share, table, values
 from transformer_serving.desk.deploy.target import TARGET_VARIABLES
@@ -126,6 +128,20 @@ def test_what_was_found_is_said_also_where_the_end_fails(
     assert (rows["bundle"], rows["bundle_version"], rows["environment_file"]) == (None, None, None)
     assert rows["setting"]["precision"] == "fp32"
     assert rows["verdicts"][0]["ratio"]["median"] == 1.3
+
+
+def test_what_is_written_is_signed(
+    searched: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, key = new_key("me", tmp_path)
+    assert searched.tune("--output", "my", "--sign", str(secret)).exit_code == 0
+    monkeypatch.setenv(TRUSTED_KEYS_VARIABLE, key.public)
+    assert open_bundle(tmp_path / "my").manifest.engine == "onnxruntime"
+    # A key that cannot be used is told before there is anything to sign.
+    secret.chmod(0o644)
+    done = searched.tune("--output", "other", "--sign", str(secret))
+    assert (done.exit_code, (tmp_path / "other").exists()) == (2, False)
+    assert "others can read" in done.output
 
 
 def test_the_variables_replace_only_those_of_an_earlier_run(

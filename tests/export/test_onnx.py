@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -30,6 +31,7 @@ from transformer_serving.desk.builders.table import build_engine
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.endpoint_json import LIMITS, endpoint_of, tokens_of
 from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx, tensors_of
+from transformer_serving.desk.export.program import export_program
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.check import (
     ParityReport,
@@ -148,7 +150,9 @@ def test_a_model_without_token_types_gets_two_inputs(tmp_path: Path) -> None:
 def test_weights_that_are_not_there_are_refused(tmp_path: Path) -> None:
     model = save_classifier(tmp_path)
     (model / "model.safetensors").unlink()
-    with pytest.raises(ConversionRefused, match="weights of .* could not be loaded"):
+    with pytest.raises(
+        ConversionRefused, match="could not be loaded .*; fetch the model whole, or"
+    ):
         export_onnx(open_source(str(model)), tmp_path / "graph.onnx")
 
 
@@ -197,6 +201,32 @@ def test_a_model_that_cannot_be_exported_says_why_and_what_would_work(
     assert "docs/models.md" in message
     assert "bundle --from" in message
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("broken", "exports"),
+    [
+        ("torch.onnx.export", lambda source, folder: export_onnx(source, folder / "graph.onnx")),
+        ("torch.export.export", lambda source, folder: export_program(source, "fp32", folder)),
+        (
+            "torch._export.serde.serialize.serialize",
+            lambda source, folder: export_program(source, "fp32", folder),
+        ),
+    ],
+    ids=["onnx", "program", "serialize"],
+)
+def test_an_interruption_that_a_library_hides_is_no_refusal(
+    broken: str, exports: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pybind11 makes of one while a module of it is imported, which the exporters do late."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    source = open_source(str(save_classifier(tmp_path)))
+    monkeypatch.setattr(broken, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        exports(source, tmp_path)
 
 
 def test_an_encoder_with_a_decoder_is_refused_where_it_wants_more_than_tokens(

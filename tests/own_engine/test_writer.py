@@ -18,9 +18,11 @@ from tokenizers import Tokenizer
 from tests.contract.onnx_files import PUTS, Put, field, onnx_bytes, outer_model
 from tests.contract.plans import Plan, build
 from tests.tiny_models import save_encoder, save_older_layout, save_sentence_model
+from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.bundle.signing import new_key
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.export.onnx import export_onnx
 from transformer_serving.desk.failure import ConversionRefused
@@ -28,8 +30,10 @@ from transformer_serving.desk.own_engine import adoption
 from transformer_serving.desk.own_engine.adoption import ServedModel, tensors_of
 from transformer_serving.desk.own_engine.tensors import EngineTensor, parse_tensor
 from transformer_serving.desk.own_engine.writer import outer_weights
+from transformer_serving.desk.parity.check import TOLERANCES
 from transformer_serving.desk.parity.latency import processor
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.parity.shapes import ShapeCase, ShapeReport
 from transformer_serving.desk.source.model import open_source
 from transformer_serving.desk.source.tokenizer import read_tokenizer
 from transformer_serving.desk.versions.lock import read_lock
@@ -641,6 +645,53 @@ def test_an_operator_that_nobody_knows(
     done = made(tiny_classifier, tmp_path / "model.onnx", tmp_path / "own")
     refused(done, "onnxruntime cannot load the file: ", "Strange", "; export it again")
     assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"), [("fp32", ["fp16", "bf16", "int8"]), ("bf16", ["bf16", "int8"])]
+)
+def test_a_file_that_fails_is_asked_once_a_tolerance(
+    said: str, asked: list[str], tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    found: list[object] = []
+
+    def fails(_case: object, _call: object, precision: str, tolerance: object) -> ShapeReport:
+        assert precision == said
+        found.append(tolerance)
+        return ShapeReport(1, 1, 9.0, None, "at every length")
+
+    monkeypatch.setattr(ShapeCase, "prove", fails)
+    file = tiny_bundle / "model" / "model.onnx"
+    done = made(tiny_classifier, file, tmp_path / "own", "--precision", said)
+    assert done.exit_code == 0, done.output
+    assert "the file does not answer alike at every shape: at every length" in done.output
+    assert found == [TOLERANCES[name].of_shapes for name in asked]
+
+
+@pytest.mark.parametrize("command", ["bundle", "adopt"])
+def test_it_is_signed_before_it_is_spoken_of(
+    command: str, tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """`| head`, or a terminal that was closed, takes no more lines."""
+
+    def leave(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    file, target = tiny_bundle / "model" / "model.onnx", tmp_path / "own"
+    monkeypatch.setattr(adoption, "served_model", lambda *_: nullcontext(ServedModel(file, None)))
+    monkeypatch.setattr("transformer_serving.desk.cli.bundle._say", leave)
+    secret, key = new_key("me", tmp_path)
+    source = ("--from", str(file)) if command == "bundle" else ("x",)
+    done = CliRunner().invoke(
+        main,
+        [command, *source, "--tokenizer", str(tiny_classifier), "--task", "text-classification",
+         "--text", TEXT, "--output", str(target), "--sign", str(secret)],
+    )  # fmt: skip
+    assert done.exit_code != 0
+    monkeypatch.setenv(TRUSTED_KEYS_VARIABLE, key.public)
+    assert open_bundle(target).manifest.engine == "onnxruntime"
 
 
 def test_a_folder_without_a_tokenizer(

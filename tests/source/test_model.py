@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 import transformers
@@ -1280,6 +1281,26 @@ def test_pickles_of_the_model_itself_are_downloaded_where_that_is_asked_for(
         open_source("some-owner/some-model")
     open_source("some-owner/some-model", allow_pickle=True)
     assert (snapshot / "pytorch_model.bin").exists()
+
+
+def test_both_downloads_are_of_one_commit(
+    hub: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A branch that moves between them would bring the pickles into another snapshot."""
+    repository, snapshot = hub
+    save_classifier(repository)
+    (repository / "model.safetensors").unlink()
+    torch.save({}, repository / "pytorch_model.bin")
+    asked: list[str | None] = []
+    download: Any = huggingface_hub.snapshot_download
+
+    def noted(model: str, revision: str | None = None, **patterns: Any) -> str:
+        asked.append(revision)
+        return str(download(model, revision, **patterns))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", noted)
+    source = open_source("some-owner/some-model", revision="main", allow_pickle=True)
+    assert asked == ["main", snapshot.name] == ["main", source.revision]
 
 
 def test_an_adapter_on_the_hub_is_not_asked_for_pickles(hub: tuple[Path, Path]) -> None:

@@ -85,6 +85,18 @@ def test_weights_that_are_not_whole_are_refused(tmp_path: Path, kind: str) -> No
         )
 
 
+def test_a_shard_that_is_not_there_is_refused_by_its_name(tmp_path: Path) -> None:
+    """As most downloads end that end early."""
+    model, name = _sharded(tmp_path)
+    (model / name).unlink()
+    with pytest.raises(ConversionRefused) as refused:
+        open_language_model(str(model))
+    assert str(refused.value) == (
+        f"the weights '{name}' are not there, and the model's index of weights names them; fetch "
+        "the model whole"
+    )
+
+
 @pytest.mark.parametrize("kept", [1, 40])
 def test_an_older_pickle_that_is_cut_short_is_refused_as_it_is_loaded(
     tmp_path: Path, kept: int

@@ -1,4 +1,6 @@
-"""Folders' new content in their places: whoever is ended in between leaves the old one or the new.
+"""Folders' new content in their places: an error or a signal in between leaves the old or the new.
+
+Who is killed between two renames leaves neither in its place, and the old one beside it.
 
 Tested by tests/bundle/test_writer.py and tests/deploy/test_plain_triton.py.
 """

@@ -109,19 +109,23 @@ def read_key(path: Path) -> SigningKey:
 
 
 def sign_bundle(folder: Path, key: SigningKey) -> Bundle:
-    """Sign a bundle in place, anew where it was signed before; its number stays.
+    """Sign a bundle in place, anew where it was signed before; its number stays."""
+    return signed(open_bundle_to_sign(folder), key)
+
+
+def signed(bundle: Bundle, key: SigningKey) -> Bundle:
+    """The same of a bundle whose files are known to be its manifest's, as of one just written.
 
     preprocess.py first, then the manifest that lists it: a crash between them leaves a bundle that
     is refused as changed, never one that passes.
     """
-    bundle = open_bundle_to_sign(folder)
-    path = folder / PREPROCESS
+    path = bundle.preprocess
     plain, _ = split_signature(path.read_bytes())
     first, rest = plain.split(b"\n", 1)
     line = key.sign(preprocess_message(plain))
     replace_file(path, b"\n".join([first, line, rest]), mode=_MODE)
     files = tuple(
-        entry_of(folder, path) if entry.path == PREPROCESS else entry
+        entry_of(bundle.folder, path) if entry.path == PREPROCESS else entry
         for entry in bundle.manifest.files
     )
     manifest = dataclasses.replace(bundle.manifest, files=files)

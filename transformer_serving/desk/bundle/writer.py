@@ -33,9 +33,11 @@ from transformer_serving.desk.builders.files import EngineFiles, link_or_copy
 from transformer_serving.desk.bundle import preprocess_file
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.bundle.gate import ON_WRITING, pass_gate
+from transformer_serving.desk.bundle.signing import SigningKey, signed
 from transformer_serving.desk.bundle.triton_config import config_text
 from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.folder_replacement import place_of, replacing_folder
+from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.tokenizer import TokenizerFile
 from transformer_serving.engine.model_config import FILE_NAME as CONFIG, from_text
 from transformer_serving.engine.proof.greedy_set import GreedySet, is_greedy_set, read_greedy_set
@@ -68,8 +70,9 @@ class BundleContent:
     parity_set: ParitySet | GreedySet | None = None
 
 
-def write_bundle(content: BundleContent, target: Path) -> Bundle:
-    """Write the bundle folder `target`; it appears whole or not at all.
+def write_bundle(content: BundleContent, target: Path, key: SigningKey | None = None) -> Bundle:
+    """Write the bundle folder `target`; it appears whole, and signed where there is a `key`, or
+    not at all.
 
     The engine's files are moved, not copied. A bundle that is already there is replaced; any
     other folder there is refused (ConversionRefused).
@@ -99,7 +102,10 @@ def write_bundle(content: BundleContent, target: Path) -> Bundle:
         manifest = _manifest(content, endpoint, (*own, *model_files))
         (model / MANIFEST).write_text(manifest.to_json(), "utf-8")
         pass_gate(manifest, folder, endpoint, ON_WRITING)
-    return Bundle(target, endpoint, manifest)
+        bundle = Bundle(folder, endpoint, manifest)
+        if key is not None:
+            bundle = signed(bundle, key)
+    return replace(bundle, folder=target)
 
 
 def check_target(target: Path) -> None:
@@ -208,8 +214,11 @@ def _is_engine_file(entry: FileEntry) -> bool:
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether `folder` has a bundle's manifest; what it says is not checked."""
-    return (folder / MODEL / MANIFEST).is_file()
+    """Whether `folder` has a bundle's manifest, of whichever kit; other programs have manifests of
+    that name too. What else it says is not checked."""
+    values = read_json(folder / MODEL / MANIFEST) or {}
+    named = {"bundle_version", "bundle_hash"} <= values.keys()
+    return named and isinstance(values.get("schema"), int)
 
 
 def _versioned(content: BundleContent, model_files: list[FileEntry]) -> Endpoint:

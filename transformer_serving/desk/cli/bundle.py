@@ -24,7 +24,7 @@ from transformer_serving.desk.cli.options import (
     sign_option,
     state_option,
 )
-from transformer_serving.desk.cli.signing import signing
+from transformer_serving.desk.cli.signing import key_of
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.interruption import interruptible
@@ -71,10 +71,11 @@ def bundle(source: Path, output: Path, output_: str | None, sign_key: Path | Non
     """Make a bundle of an engine that you already have."""
     from transformer_serving.desk.own_engine.writer import write_own_bundle
 
-    with interruptible(), signing(output, sign_key):
+    with interruptible():
         remarks: list[str] = []
+        key = key_of(sign_key)
         own = own_engine(source, wanted=output_, **given)
-        done = write_own_bundle(own, output, remarks.append)
+        done = write_own_bundle(own, output, remarks.append, key)
         _say(done, remarks, output, as_json=as_json)
 
 
@@ -94,11 +95,12 @@ def adopt(endpoint: str, output: Path, sign_key: Path | None, state: str | None,
     from transformer_serving.desk.own_engine.adoption import served_model
     from transformer_serving.desk.own_engine.writer import write_own_bundle
 
-    with interruptible(), signing(output, sign_key):
+    with interruptible():
         remarks: list[str] = []
+        key = key_of(sign_key)
         with served_model(endpoint, state_directory(state)) as model:
             own = own_engine(model.file, tensors=model.tensors, name=endpoint, **given)
-            done = write_own_bundle(own, output, remarks.append)
+            done = write_own_bundle(own, output, remarks.append, key)
         _say(done, remarks, output, as_json=as_json)
 
 

@@ -28,7 +28,7 @@ from transformer_serving.desk.cli.options import (
     seq_len_option,
     sign_option,
 )
-from transformer_serving.desk.cli.signing import signing
+from transformer_serving.desk.cli.signing import key_of
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.convert_packages import INSTALL
 from transformer_serving.desk.failure import Failure
@@ -150,23 +150,21 @@ def convert(
             batch=batch,
             compare=engines if compare else (),
             engine_parameters=taken_parameters(choices),
+            key=key_of(sign_key),
             **choices,
         )
-        done = _convert(request, output, sign_key, as_json=as_json)
+        done = _convert(request, output, as_json=as_json)
     if done.compared.interrupted:
         # The bundle is whole, and signed; what was asked for is not.
         raise click.Abort
 
 
-def _convert(
-    request: ConvertRequest, output: Path, sign_key: Path | None, *, as_json: bool
-) -> Converted:
+def _convert(request: ConvertRequest, output: Path, *, as_json: bool) -> Converted:
     """Convert and say what came of it."""
-
     from transformer_serving.desk.cli.progress import plain_console
 
     console = plain_console(stderr=as_json)
-    done = _with_progress(console, request, output, sign_key)
+    done = _with_progress(console, request, output)
     if as_json:
         click.echo(json.dumps(_values(done, output), indent=2))
     else:
@@ -174,9 +172,7 @@ def _convert(
     return done
 
 
-def _with_progress(
-    console: Console, request: ConvertRequest, output: Path, sign_key: Path | None
-) -> Converted:
+def _with_progress(console: Console, request: ConvertRequest, output: Path) -> Converted:
     from transformer_serving.desk.conversion.encoder import STEPS, convert as convert_model
 
     with _bars(console) as bars:
@@ -201,9 +197,7 @@ def _with_progress(
                 told.add(shape)
                 progress("parity", f"measuring {shape}, {done} of {total} rounds")
 
-        # Signed before more is said: whoever reads it may have left.
-        with signing(output, sign_key):
-            return convert_model(request, output, progress, measuring)
+        return convert_model(request, output, progress, measuring)
 
 
 @contextmanager

@@ -6,13 +6,15 @@ Tested by tests/bundle/test_signing.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from transformer_serving.desk.cli.options import json_option
+
+if TYPE_CHECKING:
+    from transformer_serving.desk.bundle.signing import SigningKey
 
 
 @click.group("signing-key")
@@ -59,17 +61,13 @@ def sign(bundle: Path, key: Path, as_json: bool) -> None:
     click.echo(f"{bundle}, bundle {version}, is signed by {private.name}")
 
 
-@contextmanager
-def signing(bundle: Path, key: Path | None) -> Iterator[None]:
-    """Sign what the block makes; a key that cannot be used is refused before anything is made."""
-    if key is None:
-        yield
-        return
-    from transformer_serving.desk.bundle.signing import read_key, sign_bundle
+def key_of(file: Path | None) -> SigningKey | None:
+    """Of --sign: a key that cannot be used is refused before anything is made."""
+    if file is None:
+        return None
+    from transformer_serving.desk.bundle.signing import read_key
 
-    private = read_key(key)
-    yield
-    sign_bundle(bundle, private)
+    return read_key(file)
 
 
 COMMANDS = (signing_key, sign)

@@ -66,7 +66,7 @@ def tune(endpoint: str, file: Path | None, lengths: str | None, goal: str,
 
     from transformer_serving.desk.cli.deploy import deploy_target
     from transformer_serving.desk.cli.progress import Phases, plain_console
-    from transformer_serving.desk.cli.signing import signing
+    from transformer_serving.desk.cli.signing import key_of
     from transformer_serving.desk.deploy.endpoint import check_name
     from transformer_serving.desk.local.record import state_directory
     from transformer_serving.desk.tune import tuning
@@ -79,12 +79,12 @@ def tune(endpoint: str, file: Path | None, lengths: str | None, goal: str,
     target = output or Path(f"{endpoint}-tuned")
     request = tuning.TuneRequest(
         endpoint, state_directory(state), target, bundles, file, lengths, read_goal(goal), begin,
-        compare, knobs_named(only), clients, seconds, minutes, anyway,
+        compare, knobs_named(only), clients, seconds, minutes, anyway, key_of(sign_key),
     )  # fmt: skip
     console = plain_console(stderr=as_json)
     found: list[Tuned] = []
     try:
-        with signing(target, sign_key), Phases(console).phase("tuning") as phases:
+        with Phases(console).phase("tuning") as phases:
             found.append(
                 tuning.tune(request, lambda: deploy_target(state), phases.report, found.append)
             )

@@ -6,7 +6,6 @@ Tested by tests/bundle/test_writer.py and tests/cli/test_convert.py.
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from transformer_serving.desk.builders.table import (
 )
 from transformer_serving.desk.builders.tensorrt import require_machine
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
 from transformer_serving.desk.conversion.language_model import convert_language_model
 from transformer_serving.desk.conversion.vllm_model import NotRun, convert_for_vllm
@@ -57,6 +57,7 @@ from transformer_serving.desk.parity.continuations import ContinuationReport
 from transformer_serving.desk.parity.gain import Gain
 from transformer_serving.desk.parity.latency import Latency, RoundReport, shapes_of
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.scratch import scratch_beside
 from transformer_serving.desk.source.language_model import open_language_model
 from transformer_serving.desk.source.model import ModelSource, no_vector, open_source
 
@@ -78,7 +79,7 @@ class ConvertRequest:
     of a call; `calibration` a file of texts for int8 and fp16; `compare` the engines of the table,
     which is measured at the lengths of `seq_len`. `pooling` makes one vector of a text's where the
     model does not say how. `engine_parameters`, of a language model, are those of
-    contract.engine_parameters by name.
+    contract.engine_parameters by name. `key` signs the bundle.
     """
 
     model: str
@@ -98,6 +99,7 @@ class ConvertRequest:
     name: str | None = None
     allow_pickle: bool = False
     engine_parameters: Mapping[str, str] = field(default_factory=dict)
+    key: SigningKey | None = None
 
 
 @dataclass(frozen=True)
@@ -144,10 +146,8 @@ def convert(
     )
     buckets = request.buckets or ladder_of((request.engine, *request.compare))
     tokens = tokens_of(source, request.max_length, buckets)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the target, so that moving the engine's files there costs nothing.
-    with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
-        workshop = _workshop(request, source, tokens, Path(scratch), samples, progress)
+    with scratch_beside(target, ".convert.") as scratch:
+        workshop = _workshop(request, source, tokens, scratch, samples, progress)
         refused: list[str] = []
 
         def say(line: str) -> None:
@@ -171,7 +171,7 @@ def convert(
             ),
         )
         progress("bundle", str(target))
-        bundle = write_bundle(content, target)
+        bundle = write_bundle(content, target, request.key)
         remarks = remarks_of(source, tokens, request.max_length)
         return Converted(bundle, parity, compared, tuple(refused), chosen.gain, remarks)
 
@@ -194,12 +194,14 @@ def _language_model(
     )
     if request.engine == VLLM:
         bundle, report = convert_for_vllm(
-            source, precisions[0], request.limits, target, progress, request.engine_parameters
-        )
+            source, precisions[0], request.limits, target, progress, request.engine_parameters,
+            request.key,
+        )  # fmt: skip
         return Converted(bundle, report, remarks=source.remarks)
     done = convert_language_model(
-        source, precisions, request.limits, target, progress, request.engine_parameters
-    )
+        source, precisions, request.limits, target, progress, request.engine_parameters,
+        request.key,
+    )  # fmt: skip
     return Converted(done.bundle, done.parity, refused=done.refused, remarks=source.remarks)
 
 

@@ -5,7 +5,6 @@ Tested by tests/test_language_model.py.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from transformer_serving.desk.builders.language_model import (
 )
 from transformer_serving.desk.builders.room import room_told
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import BundleContent, write_bundle
 from transformer_serving.desk.conversion.workshop import Progress
 from transformer_serving.desk.export.language_model import export_language_model
@@ -48,6 +48,7 @@ from transformer_serving.desk.parity.golden_continuation import (
     golden_continuations,
     surest,
 )
+from transformer_serving.desk.scratch import scratch_beside
 from transformer_serving.desk.source.language_model import LanguageModelSource
 from transformer_serving.engine.proof.greedy_set import GreedySet
 
@@ -70,6 +71,7 @@ def convert_language_model(
     target: Path,
     progress: Progress,
     parameters: Mapping[str, str] | None = None,
+    key: SigningKey | None = None,
 ) -> ConvertedLanguageModel:
     """Make the bundle folder `target`, of the first of `precisions` that passes.
 
@@ -79,8 +81,7 @@ def convert_language_model(
     asked = parameters or {}
     check_engine_parameters(asked, source.generation)
     check_golden_fits(source)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
+    with scratch_beside(target, ".convert.") as scratch:
         positions = source.generation.max_positions
         progress("export", f"{GENERATION}, {source.model_type}, up to {positions} positions")
         exported = _Exported(source, export_language_model(source), asked)
@@ -89,7 +90,7 @@ def convert_language_model(
         texts = golden_continuations(source, reference)
         refused: list[str] = []
         for precision in precisions:
-            files = _built(exported, precision, Path(scratch), progress)
+            files = _built(exported, precision, scratch, progress)
             report, golden = _compared(case, texts, files, progress)
             if golden is not None:
                 break
@@ -101,7 +102,8 @@ def convert_language_model(
         kept = case.kept(report.precision)
         content = content_of(source, limits, files, parity, golden.golden, kept)
         progress("bundle", str(target))
-        return ConvertedLanguageModel(write_bundle(content, target), report, tuple(refused))
+        bundle = write_bundle(content, target, key)
+        return ConvertedLanguageModel(bundle, report, tuple(refused))
 
 
 def content_of(

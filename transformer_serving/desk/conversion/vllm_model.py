@@ -8,7 +8,6 @@ Tested by tests/test_vllm_bundle.py.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from transformer_serving.contract.endpoint import Limits
 from transformer_serving.desk.builders.language_model import check_engine_parameters
 from transformer_serving.desk.builders.vllm import build_vllm
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import write_bundle
 from transformer_serving.desk.conversion.language_model import content_of
 from transformer_serving.desk.parity.continuations import (
@@ -31,6 +31,7 @@ from transformer_serving.desk.parity.golden_continuation import (
     golden_continuations,
     surest,
 )
+from transformer_serving.desk.scratch import scratch_beside
 from transformer_serving.desk.source.language_model import LanguageModelSource
 from transformer_serving.engine.proof.greedy_set import GreedySet
 
@@ -60,14 +61,14 @@ def convert_for_vllm(
     target: Path,
     progress: Callable[[str, str], None],
     given: Mapping[str, str],
+    key: SigningKey | None = None,
 ) -> tuple[Bundle, NotRun]:
     """Make the bundle folder `target`. Raises ConversionRefused; then nothing is left behind."""
     check_engine_parameters(given, source.generation)
     check_golden_fits(source)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".convert.", dir=target.parent) as scratch:
+    with scratch_beside(target, ".convert.") as scratch:
         progress("build", f"vllm {precision}")
-        files = build_vllm(precision, source, Path(scratch), given)
+        files = build_vllm(precision, source, scratch, given)
         reference = Reference(source)
         case = prepare_continuations(source, reference, as_texts=True)
         kept = case.kept(precision)
@@ -76,7 +77,7 @@ def convert_for_vllm(
         report = _report(kept, golden)
         content = content_of(source, limits, files, asdict(report), golden.golden, kept)
         progress("bundle", str(target))
-        return write_bundle(content, target), report
+        return write_bundle(content, target, key), report
 
 
 def _report(kept: GreedySet, golden: GoldenContinuation) -> NotRun:

@@ -14,7 +14,7 @@ from transformer_serving.contract.meanings import Classification, Embedding, Mas
 from transformer_serving.desk.export.onnx import GraphTensors
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.config import LONGEST_UNASKED
-from transformer_serving.desk.source.model import ModelSource
+from transformer_serving.desk.source.model import NO_MASK, ModelSource
 from transformer_serving.desk.source.sentence import has_modules
 
 LIMITS = Limits(max_texts=1024, max_characters=200_000, max_tokens=262_144, max_batch_size=64)
@@ -190,5 +190,5 @@ def _embedding(source: ModelSource, width: int) -> Embedding | None:
 def _masks(source: ModelSource, best: int) -> Masks:
     tokenizer = source.tokenizer
     if tokenizer.mask_id is None or tokenizer.mask_token is None:
-        raise ConversionRefused("fill-mask needs a tokenizer with a mask token; this one has none")
+        raise ConversionRefused(NO_MASK)
     return Masks(tokenizer.mask_token, tokenizer.mask_id, best, tokenizer.cleans_up_spaces)

@@ -44,14 +44,15 @@ def load_language_model(source: LanguageModelSource, attention: str | None = Non
         if isinstance(error, KeyError) and attention is not None and error.args == (attention,):
             raise _no_graph(source, _NO_PLACE) from error
         raise ConversionRefused(
-            f"the weights of '{source.name}' could not be loaded ({named_line(error)})"
+            f"the weights of '{source.name}' could not be loaded ({named_line(error)}); fetch "
+            "the model whole, or one that transformers reads"
         ) from error
     # Missing ones are made up by chance, with no more than a warning.
     missing = sorted(report["missing_keys"])
     if missing:
         raise ConversionRefused(
             f"the weights of {len(missing)} parts of '{source.name}' are missing, the first is "
-            f"{missing[0]}"
+            f"{missing[0]}; fetch the model whole, or name a --task whose head it has"
         )
     return model.eval()
 
@@ -74,6 +75,7 @@ def export_language_model(source: LanguageModelSource) -> Any:
             traced = _traced(model, attention, shape)
             make_stateful(traced, *shape)
         except Exception as error:
+            reraise_interruption(error)
             raise _no_graph(source, named_line(error)) from error
     return traced
 

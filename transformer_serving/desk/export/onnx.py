@@ -83,6 +83,7 @@ def export_onnx(source: ModelSource, target: Path) -> ExportedGraph:
                     verbose=False,
                 )
         except Exception as error:
+            reraise_interruption(error)
             raise ConversionRefused(
                 f"the exporter of torch {torch.__version__} cannot turn model type "
                 f"'{source.model_type}' into a graph with dynamic batch and length "
@@ -111,7 +112,8 @@ def load_module(
     except Exception as error:
         reraise_interruption(error)
         raise ConversionRefused(
-            f"the weights of '{source.name}' could not be loaded ({root_cause(error)})"
+            f"the weights of '{source.name}' could not be loaded ({root_cause(error)}); fetch the "
+            "model whole, or name a --task whose head it has"
         ) from error
 
 
@@ -137,6 +139,7 @@ def outputs_of(
             results = module(*example)
     # Whatever a model's own code does without what it wants beside tokens.
     except Exception as error:
+        reraise_interruption(error)
         raise ConversionRefused(
             f"model type '{source.model_type}' does not run for task {source.task} by its tokens "
             f"alone ({root_cause(error)}); {WAY_OUT}"

@@ -34,6 +34,7 @@ from transformer_serving.desk.export.onnx import (
     root_cause,
 )
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.interruption import reraise_interruption
 from transformer_serving.desk.source.model import ModelSource
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def _exported(traceable: Traceable) -> Any:
                 strict=False,
             )
     except Exception as error:
+        reraise_interruption(error)
         raise ConversionRefused(
             f"torch.export of torch {torch.__version__} cannot turn model type "
             f"'{traceable.model_type}' into a program with dynamic batch and length "
@@ -156,6 +158,7 @@ def _graph_of(exported: Any, model_type: str) -> dict[str, Any]:
     try:
         artifact: Any = _without_pickles(serialize)(exported)
     except Exception as error:
+        reraise_interruption(error)
         raise ConversionRefused(
             f"torch {torch.__version__} cannot write the program of model type '{model_type}' "
             f"({root_cause(error)}); {_WAY_OUT}"

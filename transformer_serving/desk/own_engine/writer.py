@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from transformer_serving.desk.builders.call_sizes import CallSizes
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
 from transformer_serving.desk.export.endpoint_json import cuts_unasked, limits_of, remark_of_uncut
 from transformer_serving.desk.failure import ConversionRefused
@@ -41,6 +41,7 @@ from transformer_serving.desk.own_engine.tensors import (
 )
 from transformer_serving.desk.own_engine.vectors import Asked, embedding_of, token_vectors
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
+from transformer_serving.desk.scratch import scratch_beside
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
 from transformer_serving.desk.source.sentence import (
@@ -87,9 +88,11 @@ class OwnEngine:
         return transformer_folder(self.tokenizer)
 
 
-def write_own_bundle(own: OwnEngine, target: Path, say: Callable[[str], None]) -> Bundle:
-    """Make the bundle folder `target`; the engine's file is copied. `say` gets what its owner is to
-    know.
+def write_own_bundle(
+    own: OwnEngine, target: Path, say: Callable[[str], None], key: SigningKey | None = None
+) -> Bundle:
+    """Make the bundle folder `target`, signed where there is a `key`; the engine's file is copied.
+    `say` gets what its owner is to know.
 
     Raises ConversionRefused when the file, its tensors or the golden request do not fit the task.
     """
@@ -109,10 +112,9 @@ def write_own_bundle(own: OwnEngine, target: Path, say: Callable[[str], None]) -
     endpoint = replace(endpoint_of(own, tensors, tokenizer), golden=dict(own.body))
     if remark := remark_of_uncut(own.task, tokenizer.max_length, endpoint.tokens):
         say(remark)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".bundle.", dir=target.parent) as scratch:
+    with scratch_beside(target, ".bundle.") as scratch:
         names = tuple(tensor.name for tensor in endpoint.outputs)
-        files = replace(_copied(own, engine, Path(scratch)), outputs=names)
+        files = replace(_copied(own, engine, scratch), outputs=names)
         endpoint, golden = _tried(own, endpoint, tokenizer, files)
         proven = own_proof(endpoint, tokenizer.content, files, own.body)
         if unproven := proven.facts.get("unproven"):
@@ -126,7 +128,7 @@ def write_own_bundle(own: OwnEngine, target: Path, say: Callable[[str], None]) -
             parity_set=proven.parity_set,
             source={"model": own.name or own.file.name, "revision": None, "model_type": None},
         )
-        return write_bundle(content, target)
+        return write_bundle(content, target, key)
 
 
 def _stated(engine: str, file: Path) -> EngineTensors:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from preprocess.answers.work import Work
-from preprocess.rows import Row
 from preprocess.tokens import library_of
 from transformer_serving.contract.endpoint import Endpoint, Tokens
 from transformer_serving.contract.error_line import named_line
@@ -26,6 +24,7 @@ from transformer_serving.desk.builders.sample_rows import (
 from transformer_serving.desk.builders.table import open_engine
 from transformer_serving.desk.failure import ConversionRefused, PrecisionRefused
 from transformer_serving.desk.parity.bodies import parity_bodies
+from transformer_serving.desk.parity.calls import answers
 from transformer_serving.desk.parity.distance import Distance, distance
 from transformer_serving.desk.parity.engine_call import opened_or_refused
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint, short_enough
@@ -41,9 +40,8 @@ from transformer_serving.desk.parity.texts import parity_texts, with_special
 from transformer_serving.desk.source.model import ModelSource
 from transformer_serving.engine.proof import parity_set as proof
 
-_BATCH = 8
-# A prime step through the rows mixes short and long ones in each batch, the same way every time.
-_STRIDE = 13
+# So many requests tell whether a model heeds its mask.
+_PADDED = 8
 
 
 @dataclass(frozen=True)
@@ -168,31 +166,12 @@ def compare(case: Case, files: EngineFiles) -> ParityReport:
     works = [local.work(body) for body in case.bodies]
     allowed = TOLERANCES[files.precision].difference
     found = []
-    for size in (1, min(_BATCH, case.endpoint.limits.max_batch_size)):
-        for at, answer in enumerate(_answers(local, works, size)):
-            far = distance(case.endpoint.task, case.expected[at], answer, allowed)
-            tokens = max(len(text.ids) for text in works[at].encoded)
-            found.append((far, WorstCase(at, tokens, size)))
+    for at, answer, batch in answers(local, works):
+        far = distance(case.endpoint.task, case.expected[at], answer, allowed)
+        tokens = max(len(text.ids) for text in works[at].encoded)
+        found.append((far, WorstCase(at, tokens, batch)))
     shapes = case.shapes.prove(call, files.precision, TOLERANCES[files.precision].of_shapes)
     return replace(_report(case, files.precision, found), shapes=shapes)
-
-
-def _answers(local: LocalEndpoint, works: Sequence[Work], size: int) -> list[Any]:
-    """One answer for each work, all their rows sent in mixed batches of `size`."""
-    places = [(at, row) for at, work in enumerate(works) for row in range(len(work.encoded))]
-    rows: list[list[Row]] = [[()] * len(work.encoded) for work in works]
-    for batch in _mixed(places, size):
-        encoded = [works[at].encoded[row] for at, row in batch]
-        for (at, row), arrays in zip(batch, local.run(encoded), strict=True):
-            rows[at][row] = arrays
-    return [local.render(own, work) for own, work in zip(rows, works, strict=True)]
-
-
-def _mixed(places: Sequence[tuple[int, int]], size: int) -> list[list[tuple[int, int]]]:
-    count = len(places)
-    step = _STRIDE if count % _STRIDE else _STRIDE + 4
-    order = [places[index * step % count] for index in range(count)]
-    return [order[start : start + size] for start in range(0, count, size)]
 
 
 def _report(
@@ -277,7 +256,7 @@ def _advice(report: ParityReport, case: Case | None) -> str:
 def _change_of_the_model(case: Case) -> float:
     """By padding, of the model's own module: no engine is to blame for it."""
     endpoint, content = case.endpoint, case.tokenizer_json
-    encoded = encoded_bodies(endpoint, content, case.bodies[:_BATCH])
+    encoded = encoded_bodies(endpoint, content, case.bodies[:_PADDED])
     call = reference_call(case.source, endpoint)
     return change_by_padding(endpoint, endpoint.tokens.padding_side, content, call, encoded)
 

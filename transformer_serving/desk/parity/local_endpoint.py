@@ -41,10 +41,21 @@ class LocalEndpoint:
 
     def run(self, encoded: Sequence[Encoded]) -> list[Row]:
         """One engine call, padded to the smallest bucket that holds them all."""
-        longest = max(len(text.ids) for text in encoded)
-        length = next(size for size in self.endpoint.tokens.buckets if size >= longest)
+        length = self._length(encoded)
         outputs = self._call(pad(encoded, length, self.endpoint.inputs, self.endpoint.tokens))
         return rows_of(outputs, encoded, self.endpoint)
+
+    def holds(self, encoded: Sequence[Encoded]) -> bool:
+        """Whether the endpoint would ask its engine for all of them in one call; of one that is
+        longer than a call it does."""
+        limits, count = self.endpoint.limits, len(encoded)
+        most = limits.max_call_tokens
+        fits = most is None or count * self._length(encoded) <= most
+        return count == 1 or (count <= limits.max_batch_size and fits)
+
+    def _length(self, encoded: Sequence[Encoded]) -> int:
+        longest = max(len(text.ids) for text in encoded)
+        return next(size for size in self.endpoint.tokens.buckets if size >= longest)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
         """The answer to the work's body as plain JSON values."""

@@ -99,7 +99,8 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
     ):
         raise ConversionRefused(
             f"the model is {', '.join(names) or 'an encoder with a decoder'}, and text-generation "
-            f"serves causal language models, …{' or …'.join(ARCHITECTURES)}"
+            f"serves causal language models, …{' or …'.join(ARCHITECTURES)}; name another "
+            "--task, or such a model"
         )
 
 

@@ -51,6 +51,10 @@ _IGNORED = (
     *("*.bin", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.onnx", "onnx/*", "openvino/*"),
     *("*.pt", "*.pth", "*.ckpt", "*.gguf", "original/*", "consolidated*"),
 )
+NO_MASK = (
+    "fill-mask needs a tokenizer with a mask token, and this one has none; name another --task, or "
+    "set mask_token in tokenizer_config.json where the tokenizer knows one"
+)
 # These families count positions from the padding id on, so the table is longer than a text may be.
 _OFFSET_POSITIONS = (
     *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "xmod"),
@@ -125,7 +129,7 @@ def open_source(
     if by_sentences:
         refuse_chat(folder, tokenizer.chats)
     if head == "masks" and tokenizer.mask_id is None:
-        raise ConversionRefused("fill-mask needs a tokenizer with a mask token; this one has none")
+        raise ConversionRefused(NO_MASK)
     vocabulary = size_of(config, "vocab_size")
     check_row(tokenizer, vocabulary)
     if head == "sequence":
@@ -237,8 +241,9 @@ def _download(model: str, revision: str | None, allow_pickle: bool) -> Path:
                 f"alone, {NOT_READ}"
             )
         if places:
+            # Of the same commit: meanwhile a branch may have moved.
             patterns = [(place / _PICKLED_WEIGHTS).as_posix() for place in places]
-            snapshot_download(model, revision=revision, allow_patterns=patterns)
+            snapshot_download(model, revision=folder.name, allow_patterns=patterns)
             _check_arrived(model, folder, places)
     except unreachable as error:
         if constants.HF_HUB_OFFLINE:

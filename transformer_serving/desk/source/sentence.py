@@ -57,7 +57,8 @@ _NO_LIST = (
     "sentence-transformers again"
 )
 _FIRST = (
-    "modules.json starts with '{}'; only models that start with a Transformer module can be served"
+    "modules.json starts with '{}'; only models that start with a Transformer module can be "
+    "served; convert another one"
 )
 # sentence-transformers' own choice for a bare encoder.
 BARE_ENCODER = SentenceSettings(("Pooling",), dict.fromkeys(_OWN_PROMPTS, ""), None, "cosine")
@@ -142,7 +143,7 @@ def _refuse_unserved(names: Sequence[str]) -> None:
     if unserved:
         raise ConversionRefused(
             f"modules.json has '{unserved[0]}', which is not served; behind the Transformer may "
-            f"stand {', '.join(SERVED_MODULES)}"
+            f"stand {', '.join(SERVED_MODULES)}; convert another model"
         )
 
 

@@ -26,6 +26,11 @@ def refuse_cut(folder: Path) -> None:
     """Raises ConversionRefused for weights of the model or of its modules that are not whole."""
     for place in (folder, *modules_of(folder).values()):
         for file in _weights(place):
+            if not file.is_file():
+                raise ConversionRefused(
+                    f"the weights '{file.relative_to(folder)}' are not there, and the model's "
+                    "index of weights names them; fetch the model whole"
+                )
             whole = _is_safetensors if file.suffix == ".safetensors" else _is_pickle
             if not whole(file):
                 raise ConversionRefused(
@@ -35,7 +40,7 @@ def refuse_cut(folder: Path) -> None:
 
 
 def _weights(place: Path) -> list[Path]:
-    """Those that are read, as far as they are there."""
+    """Those that are read; of an index all that it names, whether or not they are there."""
     for whole, index in ((WHOLE, INDEX), (_WHOLE_PICKLE, _INDEX_OF_PICKLES)):
         if (place / whole).is_file():
             return [place / whole]
@@ -43,7 +48,8 @@ def _weights(place: Path) -> list[Path]:
             shards = (read_json(place / index) or {}).get("weight_map")
             names = set(map(str, shards.values() if isinstance(shards, dict) else ()))
             # Only the folder's own: others are refused where they are read.
-            return [file for name in sorted(names) if (file := place / Path(name).name).is_file()]
+            own = {name for name in names if name == Path(name).name}
+            return [place / name for name in sorted(own) if name.endswith(Path(whole).suffix)]
     return []
 
 

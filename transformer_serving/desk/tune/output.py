@@ -10,6 +10,7 @@ from pathlib import Path
 
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import content_of, write_bundle
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune.knobs import GATEWAY_NAMES, Setting
@@ -50,11 +51,14 @@ def check_environment_file(output: Path) -> None:
         )
 
 
-def written(proven: Bundle, best: Setting, output: Path) -> tuple[Bundle, Path]:
-    """The bundle in its place, and a file of the gateway's variables beside it."""
+def written(
+    proven: Bundle, best: Setting, output: Path, key: SigningKey | None
+) -> tuple[Bundle, Path]:
+    """The bundle in its place, signed where there is a `key`, and a file of the gateway's variables
+    beside it."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with content_of(proven, output.parent) as content:
-        bundle = write_bundle(content, output)
+        bundle = write_bundle(content, output, key)
     file = environment_file(output)
     replace_file(file, "".join(f"{name}={value}\n" for name, value in best.gateway.items()))
     return bundle, file

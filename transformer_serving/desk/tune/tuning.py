@@ -15,6 +15,7 @@ from pathlib import Path
 
 from transformer_serving.desk.bench.load import Payload
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import check_target
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
@@ -54,7 +55,8 @@ class TuneRequest:
     """`bundles` empty: what the endpoint serves. Of `file` and `lengths` one is given.
 
     `begin` and `compare` are values of knobs, as `knob=value,knob=value`, over what the bundle and
-    the environment say; `compare` None: the result is held against the beginning alone.
+    the environment say; `compare` None: the result is held against the beginning alone. `key` signs
+    what is written.
     """
 
     endpoint: str
@@ -71,6 +73,7 @@ class TuneRequest:
     seconds: float = 1.0
     minutes: float = 10.0
     anyway: bool = False
+    key: SigningKey | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,7 @@ def tune(
             found(tuned)
             report("proving the tuned bundle")
             proven = own.prove(best, work / "tuned")
-        bundle, environment = written(proven, best, request.output)
+        bundle, environment = written(proven, best, request.output, request.key)
     spent = time.monotonic() - begun
     return replace(tuned, bundle=bundle, environment=environment, seconds=spent)
 
