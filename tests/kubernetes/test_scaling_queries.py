@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,20 +10,13 @@ import pytest
 import yaml
 
 from tests.kubernetes.chart import CLEARML, one, rendered
+from tests.monitoring.test_scrapes import program
 
 KEDA = {"enabled": True, "prometheus": "http://prometheus:9090", "minReplicas": 0}
 REQUESTS = "transformer_serving_request_duration_seconds_count"
 OURS = "demo-inference-6d5f7c9b8d-x7k2p"
 # Figures of five minutes, one in 15 s, and the minute at which all is looked at.
 _STEPS, _AT = 20, "4m"
-
-
-@pytest.fixture(scope="module")
-def promtool() -> str:
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("no promtool: Debian has it in the package prometheus")
-    return found
 
 
 def queries(name: str = "demo") -> dict[str, str]:
@@ -52,9 +44,7 @@ UP = row("up", f"1x{_STEPS}")
 NOTHING = [UP, requests("ok", f"0x{_STEPS}"), requests("unavailable", f"0x{_STEPS}")]
 
 
-def holds(
-    promtool: str, folder: Path, query: str, series: list[dict[str, str]], expected: str
-) -> None:
+def holds(folder: Path, query: str, series: list[dict[str, str]], expected: str) -> None:
     """The query's one row compares so with a number, or there is none for "nothing"."""
     is_so = f"count({query})" if expected == "nothing" else f"count(({query}) {expected})"
     rows = [] if expected == "nothing" else [{"labels": "{}", "value": 1}]
@@ -62,9 +52,8 @@ def holds(
     case = {"interval": "15s", "input_series": series, "promql_expr_test": [asked]}
     file = folder / "case.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [], "tests": [case]}))
-    done = subprocess.run(
-        [promtool, "test", "rules", file], capture_output=True, text=True, check=False
-    )
+    command = [program("promtool", "prometheus"), "test", "rules", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -94,10 +83,10 @@ WAKES = {
 
 @pytest.mark.parametrize(("series", "expected"), WAKES.values(), ids=WAKES)
 def test_the_first_triton_is_woken_by_who_asks_an_endpoint(
-    promtool: str, tmp_path: Path, series: list[dict[str, str]], expected: str
+    tmp_path: Path, series: list[dict[str, str]], expected: str
 ) -> None:
     """And kept, for as long as that goes on."""
-    holds(promtool, tmp_path, queries()[REQUESTS], series, expected)
+    holds(tmp_path, queries()[REQUESTS], series, expected)
 
 
 LONG = "r" * 40
@@ -112,10 +101,10 @@ PODS: Mapping[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize(("pod", "release", "expected"), [(p, *of) for p, of in PODS.items()])
 def test_workers_are_those_of_its_own_release(
-    promtool: str, tmp_path: Path, pod: str, release: str, expected: str
+    tmp_path: Path, pod: str, release: str, expected: str
 ) -> None:
     """Of `demo`, not of a release `demo-inference` in the same namespace."""
     series = [
         row(name, f"7x{_STEPS}", pod) for name in ("transformer_serving_waiting_tokens", "up")
     ]
-    holds(promtool, tmp_path, queries(release)["waiting_tokens"], series, expected)
+    holds(tmp_path, queries(release)["waiting_tokens"], series, expected)
