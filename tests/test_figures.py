@@ -40,7 +40,7 @@ def of_controller() -> str:
         "texts", "m", 1, True, "onnxruntime", True, None, None, (1,), "x", 0.0, "proven", 1,
         proof_seconds=2.5, largest_difference=1e-4, lowest_cosine=0.9999,
     )  # fmt: skip
-    page.show([proven], 1795492800.25, triton_ready=True)
+    page.show([proven], 1795492800.25, triton_ready=True, triton_starts=1)
     return page.text()
 
 

@@ -154,10 +154,9 @@ class TextGeneration:
         conversation: Conversation = state["conversation"]
         read = partial(list_tokens, conversation.asked, wanted, self.tokenizer)
         wait_s = self.settings.max_wait_s
-        tokens = await threads.run(wanted.characters, read, passage, deadline, wait_s)
-        passage.texts, passage.tokens = 1, len(tokens)
-        passage.tokenized = passage.left = passage.answered = time.monotonic()
-        return Listed(tokens)
+        passage.texts = 1
+        with self.engine.departures.given_up(passage):
+            return Listed(await threads.run(wanted.characters, read, passage, deadline, wait_s))
 
     async def _generate(self, wanted: Wanted, state: dict[str, Any], deadline: float) -> Generated:
         passage: Passage = state["passage"]

@@ -23,10 +23,18 @@ _GOLDEN = of(f"{P}gateway_golden_ok", CHOSEN)
 _BUNDLES = f"count by (bundle) ({of(f'{P}gateway_bundle_info', CHOSEN)})"
 _RIGHT = (Word(0, "wrong or no answer", "red"), Word(1, "as recorded", "green"))
 _SERVED = (Word(0, "not served", "red"), Word(1, "served", "green"))
-# In a model's name stands _ where the endpoint's has its version behind a slash.
+# In a model's name stands _ where the endpoint's has a slash: before its version, and in a name
+# that was added by hand. Each step replaces one.
+_SLASHES = 4
 _READY = f"max by (endpoint) ({of(f'{P}engine_ready', CHOSEN)})"
-_PLAIN = f'label_replace({_READY}, "model", "$1", "endpoint", "(.+)")'
-_SLASHED = f'label_replace({_PLAIN}, "model", "${{1}}_${{2}}", "endpoint", "(.+)/(.+)")'
+
+
+def _with_model() -> str:
+    rows = f'label_replace({_READY}, "model", "$1", "endpoint", "(.+)")'
+    for _ in range(_SLASHES):
+        rows = f'label_replace({rows}, "model", "${{1}}_${{2}}", "model", "(.+)/(.+)")'
+    return rows
+
 
 _VARIABLES = (
     Variable(
@@ -36,7 +44,7 @@ _VARIABLES = (
     ),
     Variable(
         "model",
-        f"query_result({_SLASHED})",
+        f"query_result({_with_model()})",
         hidden=True,
         pattern='/model="([^"]+)"/',
     ),

@@ -719,6 +719,16 @@ def test_a_triton_that_comes_again_is_counted(one: Rounds, monkeypatch: pytest.M
         assert f"{name} {starts}\n" in one.page()
 
 
+def test_a_triton_that_runs_on_is_no_start_of_another_one(one: Rounds) -> None:
+    """Of 0 and then 1, after each start of a controller, Prometheus makes a growth."""
+    name = "\ntransformer_serving_engine_triton_starts_total"
+    assert f"{name} 1\n" in one.page()
+    one.restart()
+    assert f"{name} " not in one.page()
+    one.until(lambda: one.row("m")["ready"])
+    assert f"{name} 1\n" in one.page()
+
+
 def test_a_late_look_loads_nothing_twice(one: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was asked for before the load ended, and says that the model is not there."""
     monkeypatch.setattr(look, "_LOOK_S", 0.0)

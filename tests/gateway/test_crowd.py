@@ -29,7 +29,7 @@ from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, send
 from transformer_serving.gateway.crowd import Crowd
 from transformer_serving.gateway.keys import Keys
 from transformer_serving.gateway.routes import Call, call_of
-from transformer_serving.gateway.server.handover import Arrival, WorkerLoop
+from transformer_serving.gateway.server.handover import Arrival, Entrance, Handover, WorkerLoop
 from transformer_serving.gateway.server.http import HttpServer
 from transformer_serving.gateway.server.listener import listen
 from transformer_serving.gateway.settings import read_settings
@@ -411,6 +411,75 @@ async def test_nothing_is_left_of_a_request(served: Served) -> None:
     await writer.wait_closed()
     assert served.entered == 100
     wait_until(lambda: not arrivals(), 20)
+
+
+class Watched:
+    """Granian's part of a request whose body has come."""
+
+    def __init__(self) -> None:
+        self.scope: Scope = {"headers": []}
+        self.proto = self
+        self.sent: list[Message] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.taskref = self.tasks.append
+        self.ended = 0
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def done(self) -> None:
+        self.ended += 1
+
+
+async def answered(watcher: Any, receive: Receive) -> None:
+    """What a request's task does; these tests never come to it."""
+
+
+def arrival_of(watched: Watched) -> Arrival:
+    first = asyncio.get_running_loop().create_future()
+    first.set_result({"body": b"away"})
+    return Arrival(watched, first, len(b"away"))
+
+
+async def test_what_the_loop_has_taken_is_not_turned_away() -> None:
+    """Who turns it away counts it: the app would, and once more where the request has entered."""
+    asked: list[bytes] = []
+
+    def turns_away(scope: Scope, raw: bytes) -> Iterable[Message]:
+        asked.append(raw)
+        return [{"type": "http.response.body"}]
+
+    handover, watched = Handover(answered, turns_away), Watched()
+    arrival = arrival_of(watched)
+    entrance = Entrance(handover, arrival)
+    # Its body is late, and comes before its task has begun.
+    handover.enter(arrival)
+    assert not entrance.is_closed()
+    entrance()
+    assert (asked, watched.sent, len(watched.tasks)) == ([], [], 1)
+
+
+@pytest.mark.parametrize("outcome", ["away", "in", "fault"])
+async def test_what_the_app_is_asked_about_does_not_enter_meanwhile(outcome: str) -> None:
+    """It does afterwards, once, where it was not turned away."""
+    watched = Watched()
+    arrival = arrival_of(watched)
+
+    def turns_away(scope: Scope, raw: bytes) -> Iterable[Message] | None:
+        # As the loop does in its own thread.
+        handover.enter(arrival)
+        assert not watched.tasks
+        if outcome == "fault":
+            raise RuntimeError("of the app")
+        return [{"type": "http.response.body"}] if outcome == "away" else None
+
+    handover = Handover(answered, turns_away)
+    entrance = Entrance(handover, arrival)
+    closed = entrance.is_closed()
+    entrance()
+    assert closed == (outcome == "away")
+    assert len(watched.sent) == watched.ended == int(closed)
+    assert len(watched.tasks) == int(not closed)
 
 
 def arrivals() -> int:

@@ -337,6 +337,20 @@ def test_figures_by_key(door: Server) -> None:
     assert [now - then for now, then in zip(after, before, strict=True)] == [2, 1, 2]
 
 
+def test_a_look_at_the_figures_is_no_request_of_its_key(door: Server) -> None:
+    """Prometheus would be the one that asked most; what else takes a key is a request."""
+    of_key = "transformer_serving_gateway_requests_total"
+    rows = [(of_key, f'key="{name}"') for name in ("all", "bound", "metrics")]
+    before = [figure(door, *row) for row in rows]
+    for path, key, status in (
+        ("/metrics", METRICS, 200), ("/metrics", BOUND, 403), ("/tei/ours/metrics", METRICS, 200),
+        ("/health/endpoints", ALL, 200),
+    ):  # fmt: skip
+        assert door.ask("GET", path, None, bearer(key)).status == status, path
+    after = [figure(door, *row) for row in rows]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 0, 0]
+
+
 def test_the_name_stands_beside_the_request_id(door: Server) -> None:
     def told() -> dict[str, str]:
         lines = [line for line in door.log.read_text().splitlines() if "asked-with-" in line]

@@ -21,7 +21,7 @@ class Case:
     """Series as (name and labels, first value, growth in each step of `step_s`).
 
     `fires` are the labels of the result with which the alert fires at the end, None where it is
-    silent.
+    silent, also while the series are young.
     """
 
     alert: Alert
@@ -36,6 +36,15 @@ class Case:
     def at_s(self) -> float:
         """A little after the alert must have fired."""
         return self.alert.pace.window_s + self.alert.pace.hold_s + 3 * self.step_s
+
+    @property
+    def looks_s(self) -> tuple[float, ...]:
+        """When it is looked at: what is silent all the time, also as soon as it could have fired.
+
+        The series are shorter than the window then, as those of a container that has just started.
+        """
+        soon = self.alert.pace.hold_s + 2 * self.step_s
+        return (self.at_s,) if self.fires is not None or self.then else (soon, self.at_s)
 
     def values(self) -> list[tuple[str, str]]:
         """Each series as promtool takes it."""

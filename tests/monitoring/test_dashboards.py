@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from scripts.dashboards.panel import GRID_COLUMNS, Dashboard, Kind, Needs
 from scripts.dashboards.table import DASHBOARDS, FOLDER
 from tests.monitoring.test_alerts import OBSERVABILITY, of_generation
 from tests.monitoring.test_scrapes import program
+from transformer_serving.contract.naming import triton_model_name
 from transformer_serving.engine.controller.status import PROOF_STATES
 
 EACH = pytest.mark.parametrize("shown", DASHBOARDS, ids=lambda one: one.name)
@@ -173,23 +174,44 @@ def test_what_two_tritons_have_alike_counts_once(
     (panel,) = (panel for panel in ENGINES.panels() if panel.title == title)
     (query,) = panel.queries
     ((label, values),) = found.items()
+    found_rows = {f'{{{label}="{name}"}}': value for name, value in values.items()}
+    finds(query.expression, dict(_TWO_TRITONS), found_rows, tmp_path)
+
+
+def finds(
+    expression: str, there: Mapping[str, float], found: Mapping[str, float], folder: Path
+) -> None:
+    """What promtool makes of series that stay as they are."""
     asked = {
-        "expr": query.expression,
+        "expr": expression,
         "eval_time": "1m",
-        "exp_samples": [
-            {"labels": f'{{{label}="{name}"}}', "value": value} for name, value in values.items()
-        ],
+        "exp_samples": [{"labels": labels, "value": value} for labels, value in found.items()],
     }
     one = {
         "interval": "1m",
-        "input_series": [{"series": row, "values": f"{value}x2"} for row, value in _TWO_TRITONS],
+        "input_series": [{"series": row, "values": f"{value}x2"} for row, value in there.items()],
         "promql_expr_test": [asked],
     }
-    file = tmp_path / "panel.yaml"
+    file = folder / "panel.yaml"
     file.write_text(yaml.safe_dump({"tests": [one]}))
     command = [program("promtool", "prometheus"), "test", "rules", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "version"), [("texts", None), ("texts", "1"), ("a/b", "1"), ("a/b/c/d", "2")]
+)
+def test_a_chosen_endpoints_model_is_tritons_own(
+    name: str, version: str | None, tmp_path: Path
+) -> None:
+    endpoint = f"{name}/{version}" if version else name
+    (variable,) = (one for one in ENDPOINT.variables if one.name == "model")
+    expression = variable.query.removeprefix("query_result(").removesuffix(")")
+    there = {f'{P}engine_ready{{endpoint="{endpoint}",bundle="7",instance="a"}}': 1}
+    model = triton_model_name(name, version)
+    found = {f'{{endpoint="{endpoint}",model="{model}"}}': 1}
+    finds(expression.replace("$endpoint", endpoint), there, found, tmp_path)
 
 
 def test_every_token_counts_where_they_are_counted() -> None:

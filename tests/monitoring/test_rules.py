@@ -179,10 +179,11 @@ def document(case: Case, file: Path, scale: TimeScale) -> dict[str, Any]:
                 ],
                 "alert_rule_test": [
                     {
-                        "eval_time": scale.text(case.at_s),
+                        "eval_time": scale.text(at_s),
                         "alertname": case.alert.name,
                         "exp_alerts": expected,
                     }
+                    for at_s in case.looks_s
                 ],
             }
         ],
@@ -246,6 +247,17 @@ def test_no_time_stands_in_an_expression() -> None:
     """All come from the table, or the scale would miss them."""
     for alert in all_alerts():
         assert not re.search(r"\[[^$]", alert.expression.replace("[25]", "")), alert.name
+
+
+def test_a_mean_beside_a_rate_is_of_no_longer_than_must_hold() -> None:
+    """In a container that is younger than the window the two are of other times."""
+    mixed = [one for one in all_alerts() if {"avg_over_time", "rate"} <= _functions(one)]
+    assert mixed
+    assert all(one.pace.window_s <= one.pace.hold_s for one in mixed)
+
+
+def _functions(alert: Alert) -> set[str]:
+    return set(re.findall(r"\b(\w+)\(", alert.expression))
 
 
 def test_limits_are_those_of_the_env_file(tmp_path: Path) -> None:

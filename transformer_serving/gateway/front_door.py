@@ -207,7 +207,8 @@ class FrontDoor:
         if self._keys is None or path in WITHOUT_KEY:
             return None
         key = self._keys.key_of(exchange.headers)
-        self._metrics.asked(key.name)
+        if path != METRICS:
+            self._metrics.asked(key.name)
         # Of one that may not ask this, too: its refusal names whom to ask about it.
         current_key.set(key.name)
         if call is None or call.target is not None or key.metrics:

@@ -17,6 +17,7 @@ from preprocess.generation.seats import seats
 from tests.engine.triton_server import TritonServer
 from tests.preprocess.generation.test_text_generation import served, until
 from tests.text_engine import PROMPT, Asker, asked, event_of, fields, write_model
+from transformer_serving.contract.worker.deferred import do_all_now
 from transformer_serving.contract.worker.open_streams import streams_ended
 from transformer_serving.contract.worker.request_context import (
     GoldenBody,
@@ -96,6 +97,31 @@ async def test_golden_requests_count_nowhere_and_the_rows_are_there(asker: Asker
     assert cut(asker) == {}
     assert (await asker.ask(asked(4))).status_code == 200
     assert [value(asker, name) for name in COUNTED] == [1, 3, 4]
+
+
+async def test_tokens_that_are_listed_are_not_computed(asker: Asker) -> None:
+    """An autoscaler adds Tritons for those that are."""
+    assert len(await asker.answer({"inputs": "w20 w21"}, "tgi.tokenize")) == 2
+    do_all_now()
+    stages = {
+        stage: value(asker, "stage_seconds_count", stage=stage)
+        for stage in ("tokenize", "queue", "infer", "post")
+    }
+    assert stages == {"tokenize": 1, "queue": 0, "infer": 0, "post": 0}
+    assert [value(asker, f"{name}_total") for name in ("texts", "tokens")] == [1, 0]
+
+
+async def test_who_leaves_before_its_tokens_are_listed_is_counted(asker: Asker) -> None:
+    left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    left.set_result(None)
+    token = current_caller.set(left)
+    try:
+        # As long as takes a thread.
+        response = await asker.ask({"inputs": "w20 " * 1500}, "tgi.tokenize")
+    finally:
+        current_caller.reset(token)
+    assert response.status_code == 499
+    assert abandoned(asker) == {"disconnect": (1, 1), "deadline": (0, 0)}
 
 
 async def test_tokens_count_as_they_come_of_every_sequence(asker: Asker) -> None:

@@ -25,6 +25,7 @@ from transformer_serving.desk.monitoring.times import (
     PAGE,
     STAYS,
     TICKET,
+    WAITS,
     Pace,
 )
 from transformer_serving.engine.controller.records import PASSING
@@ -184,7 +185,7 @@ _SATURATION = (
         "sum by (instance) (avg_over_time(transformer_serving_waiting_tokens[$window])) "
         "/ sum by (instance) (rate(transformer_serving_call_tokens_total[$window])) "
         f"> {LONG_WAIT} * $TRANSFORMER_SERVING_MAX_WAIT_S",
-        GOES_ON,
+        WAITS,
         TICKET,
         f"What waits in {{{{ $labels.instance }}}} takes over {100 * LONG_WAIT:g} % of the time "
         "that a request may wait.",

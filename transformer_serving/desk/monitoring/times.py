@@ -51,11 +51,14 @@ BURN_RATES = (
     BurnRate(3, Pace(DAY, HOUR, 2 * HOUR), TICKET),
     BurnRate(1, Pace(3 * DAY, 3 * HOUR, 6 * HOUR), TICKET),
 )
-# Something is gone, is wrong and stays so, goes on, lasts beyond any load of a model, has happened,
-# has happened again and again, is a habit.
+# Something is gone, is wrong and stays so, goes on, keeps callers waiting, lasts beyond any load of
+# a model, has happened, has happened again and again, is a habit.
 GONE = Pace(5 * MINUTE, 2 * MINUTE)
 STAYS = Pace(5 * MINUTE, 5 * MINUTE)
 GOES_ON = Pace(15 * MINUTE, 10 * MINUTE)
+# Looked back over no longer than it must hold: a gauge's mean is of the figures that there are, a
+# rate of the whole window, and in a container that is younger they are of different times.
+WAITS = Pace(5 * MINUTE, 10 * MINUTE)
 LASTS = Pace(HOUR, 30 * MINUTE)
 HAPPENED = Pace(HOUR, 0.0)
 AGAIN = Pace(HOUR, 0.0, 15 * MINUTE)

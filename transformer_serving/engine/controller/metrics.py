@@ -159,8 +159,10 @@ def _of_controller(last_sync: float | None, *, triton_ready: bool) -> Iterator[F
 
 
 def _of_starts(since: float, triton_starts: int) -> Iterator[Family]:
-    text = "How often a Triton came to answer, since the controller's start."
-    yield Family("triton_starts_total", text, [({}, float(triton_starts))], "counter")
+    # A 0 before the first would be a growth at each start of a controller whose Triton ran on.
+    if triton_starts:
+        text = "How often a Triton came to answer, since the controller's start."
+        yield Family("triton_starts_total", text, [({}, float(triton_starts))], "counter")
     text = "When the controller was started, in Unix time."
     yield Family("start_time_seconds", text, [({}, since)])
 

@@ -6,7 +6,7 @@ in the first place. So a short body is asked for at once, in the thread that han
 over, and the request enters with it. One whose body lets itself be waited for enters without it.
 One that the app turns away then and there does not enter at all, where the loop is a `WorkerLoop`.
 
-Tested by tests/gateway/test_http.py.
+Tested by tests/gateway/test_http.py and tests/gateway/test_crowd.py.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ class Arrival:
             return self._is_free.pop()
         except IndexError:
             return False
+
+    def let_go(self) -> None:
+        """The claim is another's to make again."""
+        self._is_free.append(True)
 
     def receive(self) -> Awaitable[Message]:
         """ASGI's `receive`: what was asked for already, then what comes after it."""
@@ -140,21 +144,34 @@ class Handover(_native.CallbackScheduler):  # type: ignore[misc]
             self._start(arrival.watcher, arrival.receive)
 
     def turn_away(self, arrival: Arrival) -> bool:
-        """Answer the request here, where the app has an answer for it."""
-        watcher = arrival.watcher
-        if self._turns_away is None or arrival.first is None:
+        """Answer the request here, where the app has an answer for it.
+
+        It is claimed before the app is asked, which counts what it turns away; one that the loop
+        has claimed by then is counted there.
+        """
+        if self._turns_away is None or not arrival.claim():
             return False
-        body = arrival.whole_body()
-        refusal = None if body is None else self._turns_away(watcher.scope, body)
-        if refusal is None or not arrival.claim():
+        refusal = None
+        try:
+            body = arrival.whole_body()
+            if body is not None:
+                refusal = self._turns_away(arrival.watcher.scope, body)
+        finally:
+            if refusal is None:
+                arrival.let_go()
+        if refusal is None:
             return False
         self._forget(arrival)
+        self._send(arrival.watcher, refusal)
+        return True
+
+    @staticmethod
+    def _send(watcher: Any, refusal: Iterable[Message]) -> None:
         try:
             for message in refusal:
                 watcher.proto.send(message)
         finally:
             watcher.done()
-        return True
 
     def _take(self, watcher: Any) -> None:
         """In Granian's thread, which is also the only one that completes what is asked for here."""
