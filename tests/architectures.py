@@ -101,6 +101,7 @@ TESTED = [
     *AGAIN,
     *_OTHERS,
     *_rows("gemma2", CLASSIFIES),
+    *_rows("gpt2", CLASSIFIES),
     *_PADDED_LEFT,
 ]
 ALL = [

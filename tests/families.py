@@ -265,6 +265,22 @@ FAMILIES = {
         ),
         _qwen,
     ),
+    # Nor does that scale scores as these fields say.
+    "gpt2": Family(
+        "GPT2",
+        lambda **given: transformers.GPT2Config(
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=POSITIONS,
+            initializer_range=0.35,
+            scale_attn_weights=False,
+            scale_attn_by_inverse_layer_idx=True,
+            reorder_and_upcast_attn=True,
+            **given,
+        ),
+        _qwen,
+    ),
 }
 
 

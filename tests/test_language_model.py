@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer
 from transformers import FalconConfig
 
@@ -28,6 +29,7 @@ from transformer_serving.desk.conversion import language_model
 from transformer_serving.desk.conversion.encoder import Converted, ConvertRequest, convert
 from transformer_serving.desk.deploy.model_add import add_arguments
 from transformer_serving.desk.export import language_model as exporter
+from transformer_serving.desk.export.attention import Attention
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.continuations import (
     TOLERANCES,
@@ -268,6 +270,58 @@ def test_an_export_that_is_wrong_is_refused_and_nothing_is_left(
     with pytest.raises(ConversionRefused, match="fp32 does not continue as transformers.generate"):
         converted("mistral", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_window_that_layers_leave_to_their_mask_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the families with experts do in transformers 5.2, which cannot be exported yet."""
+    whole = Attention.interface
+    monkeypatch.setattr(
+        Attention, "interface",
+        lambda self, *given, sliding_window=None, **named: whole(self, *given, **named),
+    )  # fmt: skip
+    folder = str(save_language_model("mistral", tmp_path / "model"))
+    said = f"their sliding window of {WINDOW} tokens; --max-length {WINDOW} needs none"
+    with pytest.raises(ConversionRefused, match=said):
+        exporter.export_language_model(open_language_model(folder))
+    exporter.export_language_model(open_language_model(folder, max_length=WINDOW))
+
+
+def test_a_window_of_a_family_that_has_none_is_passed_over(tmp_path: Path) -> None:
+    folder = save_language_model("llama", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "sliding_window": WINDOW}))
+    exporter.export_language_model(open_language_model(str(folder)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"scale_attn_weights": False},
+        {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
+    ],
+)
+def test_scores_are_scaled_as_gpt2s_own_attention_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, bool]
+) -> None:
+    """transformers' default attention does not, and says nothing."""
+    monkeypatch.setitem(FAMILIES, "gpt2", partial(FAMILIES["gpt2"], **fields))
+    report = converted("gpt2", tmp_path).parity
+    assert isinstance(report, ContinuationReport)
+    assert report.equal_tokens == report.tokens
+    source = open_language_model(str(tmp_path / "model"))
+    prompt = read_greedy_set((tmp_path / "bundle/model/parity.json").read_bytes()).rows[5].prompt
+    own, default, reference = (
+        model(torch.tensor([prompt])).logits
+        for model in (
+            exporter.load_language_model(source, "eager"),
+            exporter.load_language_model(source, "sdpa"),
+            exporter.load_language_model(source),
+        )
+    )
+    assert torch.equal(reference, own)
+    assert (default - own).abs().max() > 0.1
 
 
 def test_missing_weights_are_refused(tmp_path: Path) -> None:

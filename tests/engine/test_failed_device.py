@@ -41,7 +41,7 @@ BACKEND = "failing_device"
 FILE = "calls.txt"
 NO_KERNEL = "CUDA error: no kernel image is available for execution on the device"
 # What learning a graph's axes asks of it.
-PROBED = 3
+PROBED = 4
 
 
 @pytest.fixture

@@ -45,10 +45,11 @@ PLACES = 14
 
 
 class NumpyRuntime:
-    """Sums and per-token answers; an id of POISON fails its whole batch."""
+    """Sums and per-token answers; an id of POISON fails its whole batch. `unmasked` is what
+    ids add to the sums, heeding no mask."""
 
     def __init__(
-        self, *, reads_padding: bool = False, dims: tuple[int, ...] = (-1, -1),
+        self, *, unmasked: Callable[[Any], Any] | None = None, dims: tuple[int, ...] = (-1, -1),
         places: int | None = None,
     ) -> None:  # fmt: skip
         self.graph = Graph(
@@ -61,7 +62,7 @@ class NumpyRuntime:
             id_limits={"input_ids": 50},
             places=places,
         )
-        self.reads_padding = reads_padding
+        self.unmasked = unmasked
         self.batches: list[tuple[int, ...]] = []
 
     def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
@@ -80,9 +81,8 @@ class NumpyRuntime:
         if (ids == POISON).any():
             return RequestFailure("poison", invalid=False)
         masked = (ids * mask).astype(np.float32)
-        last = masked[:, -1:] if self.reads_padding else 0
         return {
-            "sum": masked.sum(1, keepdims=True) + last,
+            "sum": masked.sum(1, keepdims=True) + (self.unmasked(ids) if self.unmasked else 0),
             "tokens": masked[..., None],
             "pairs": masked[:, :, None] * masked[:, None, :],
             "at_masks": np.take_along_axis(masked, batch["mask_positions"], 1)[:, :, None]
@@ -248,9 +248,31 @@ def test_a_bad_request_is_told_why_and_fails_alone(arrays: Arrays, reason: str) 
 
 def test_the_probe_learns_axes_and_whether_padding_is_harmless() -> None:
     assert probe(NumpyRuntime()) == PADDED
-    assert probe(NumpyRuntime(reads_padding=True)).mask is None
-    assert probe(NumpyRuntime(reads_padding=True)).joinable
+    reads_padding = NumpyRuntime(unmasked=lambda ids: ids[:, -1:])
+    assert probe(reads_padding).mask is None
+    assert probe(reads_padding).joinable
     assert probe(NumpyRuntime(dims=(-1, 128))) == Layout()
+
+
+def last_unlike(pad_id: int) -> Callable[[Any], Any]:
+    """As a decoder's classifier reads a text, at its last id that is no padding, and with answers
+    that are near to each other."""
+
+    def read(ids: Any) -> Any:
+        last = (np.arange(ids.shape[1]) * (ids != pad_id)).argmax(1)
+        return 1e-3 * ids[np.arange(len(ids)), last][:, None]
+
+    return read
+
+
+def test_who_finds_its_text_by_an_id_of_padding_is_not_padded() -> None:
+    for pad_id in (0, 3, 7, 40):
+        layout = probe(NumpyRuntime(unmasked=last_unlike(pad_id)))
+        assert (layout.joinable, layout.mask) == (True, None)
+
+
+def test_who_is_quantized_with_the_whole_batch_is_padded() -> None:
+    assert probe(NumpyRuntime(unmasked=lambda ids: 1e-3 * ids.max())) == PADDED
 
 
 def test_the_extra_inputs_are_those_of_the_contract() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,20 @@ def test_limits_and_defaults_of_a_plain_folder(folder: Path) -> None:
     assert len(generation.eos_ids) == 1
     # GPT-2 has none either: nothing is ever padded.
     assert source.tokenizer.pad_token == ""
+
+
+def test_a_window_counts_where_a_layer_has_it(folder: Path) -> None:
+    for fields in (
+        {"use_sliding_window": False},
+        {"layer_types": ["full_attention", "full_attention"]},
+        {"attention_layers": ["global", "global"]},
+    ):
+        other = folder.with_name("-".join(fields))
+        shutil.copytree(folder, other)
+        change(other, "config.json", **fields)
+        assert open_language_model(str(other)).window is None
+    change(folder, "config.json", layer_types=["full_attention", "sliding_attention"])
+    assert open_language_model(str(folder)).window == WINDOW
 
 
 def test_fewer_positions_than_the_models_own_are_remarked_on_unless_asked_for(

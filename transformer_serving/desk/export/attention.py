@@ -63,11 +63,13 @@ class Masks:
 
 
 class Attention:
-    """The attention of all layers of one model while it is exported; `calls` counts them."""
+    """The attention of all layers of one model while it is exported; `calls` counts them, and
+    `windows` are the sliding ones that they came with."""
 
     def __init__(self) -> None:
         self.masks: Masks | None = None
         self.calls = 0
+        self.windows: set[int] = set()
 
     def interface(
         self,
@@ -87,6 +89,8 @@ class Attention:
         for name in _UNKNOWN_TERMS:
             if terms.get(name) is not None:
                 raise ValueError(f"its attention has {name}, which paged attention leaves out")
+        if scaling is None:
+            scaling = _scaling_of(module, query.shape[-1])
         groups = int(getattr(module, "num_key_value_groups", 1))
         found = self.scores(query, _repeated(key, groups), _repeated(value, groups), scaling,
                             sliding_window)  # fmt: skip
@@ -103,9 +107,20 @@ class Attention:
         """[texts, heads, new tokens, width]."""
         assert self.masks is not None
         self.calls += 1
+        if window is not None:
+            self.windows.add(window)
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=self.masks.of(window), scale=scaling
         )
+
+
+def _scaling_of(module: Any, width: int) -> float | None:
+    """By a GPT-2's own fields, which its eager attention heeds and tells no other one; None is the
+    usual one."""
+    scaled = getattr(module, "scale_attn_weights", True)
+    if not getattr(module, "scale_attn_by_inverse_layer_idx", False):
+        return None if scaled else 1.0
+    return float((width**-0.5 if scaled else 1.0) / (module.layer_idx + 1))
 
 
 def take_over(model: Any, attention: Attention) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_serving.desk.source.json_files import read_json
@@ -42,7 +43,11 @@ def load_head(
     """
     import torch
 
-    parts, compute = _LOADERS[source.head](source, attention_of(source, attention))
+    parts, compute = _LOADERS[source.head](source, attention_of(source.encoder, attention))
+    for module in parts[0].modules():
+        # GPT-2's same scores by another way, which begins with memory that nobody has written.
+        if hasattr(module, "reorder_and_upcast_attn"):
+            module.reorder_and_upcast_attn = False
 
     class Head(torch.nn.Module):
         def __init__(self) -> None:
@@ -55,11 +60,17 @@ def load_head(
     return Head().eval()
 
 
-def attention_of(source: ModelSource, attention: str | None = FUSED) -> str | None:
-    """`attention`, or the eager one of a model that caps its attention's logits, as Gemma-2: the
-    fused one of torch leaves that out, with no more than a warning."""
-    config = read_json(source.encoder / "config.json") or {}
-    return EAGER if config.get("attn_logit_softcapping") else attention
+def attention_of(folder: Path, attention: str | None = FUSED) -> str | None:
+    """`attention`, or the eager one of a model whose scores only that computes: what caps them
+    (Gemma-2) or scales them otherwise (some GPT-2) the fused one of torch leaves
+    out, with no more than a warning."""
+    config = read_json(folder / "config.json") or {}
+    own = (
+        config.get("attn_logit_softcapping")
+        or config.get("scale_attn_by_inverse_layer_idx")
+        or not config.get("scale_attn_weights", True)
+    )
+    return EAGER if own else attention
 
 
 def _load(class_name: str, source: ModelSource, attention: str | None) -> Any:
@@ -216,7 +227,7 @@ def load_sentence_model(source: ModelSource, **model_arguments: Any) -> Any:
         trust_remote_code=False,
         model_kwargs={
             "dtype": torch.float32,
-            "attn_implementation": attention_of(source),
+            "attn_implementation": attention_of(source.encoder),
             **model_arguments,
         },
     )

@@ -8,9 +8,11 @@ Tested by tests/test_language_model.py.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from transformer_serving.contract.error_line import named_line
+from transformer_serving.desk.export.heads import attention_of
 from transformer_serving.desk.export.onnx import quiet
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.interruption import reraise_interruption
@@ -24,7 +26,8 @@ _NO_PLACE = "its layers do not take attention from outside"
 
 
 def load_language_model(source: LanguageModelSource, attention: str | None = None) -> Any:
-    """The float32 model of transformers. Raises ConversionRefused where weights are missing."""
+    """The float32 model of transformers, with the attention that is its own unless one is named.
+    Raises ConversionRefused where weights are missing."""
     import torch
     import transformers
 
@@ -34,7 +37,7 @@ def load_language_model(source: LanguageModelSource, attention: str | None = Non
         model, report = loader.from_pretrained(
             str(source.folder),
             dtype=torch.float32,
-            attn_implementation=attention,
+            attn_implementation=attention or attention_of(source.folder),
             output_loading_info=True,
             trust_remote_code=False,
         )
@@ -73,6 +76,7 @@ def export_language_model(source: LanguageModelSource) -> Any:
         shape = _state_shape(model.config)
         try:
             traced = _traced(model, attention, shape)
+            _check_window(source, model.config, attention)
             make_stateful(traced, *shape)
         except Exception as error:
             reraise_interruption(error)
@@ -85,6 +89,23 @@ def _no_graph(source: LanguageModelSource, why: str) -> ConversionRefused:
         f"model type '{source.model_type}' cannot be turned into a graph with a cache ({why}); "
         "convert one of the families of language models in docs/models.md"
     )
+
+
+def _check_window(source: LanguageModelSource, config: Any, attention: Any) -> None:
+    """Raises ValueError where layers leave their window to the mask, which is not exported.
+
+    Parity's prompts are hardly longer than a wide one, and bf16 may hide what few tokens change.
+    """
+    window = source.window
+    # A config keeps fields that its family knows nothing of.
+    known = "sliding_window" in inspect.signature(type(config).__init__).parameters
+    if window is None or not known or attention.windows:
+        return
+    if window < source.generation.max_positions:
+        raise ValueError(
+            f"its layers do not tell attention of their sliding window of {window} tokens; "
+            f"--max-length {window} needs none"
+        )
 
 
 def _state_shape(config: Any) -> tuple[int, int, int]:

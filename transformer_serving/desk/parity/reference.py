@@ -98,7 +98,7 @@ def _pipeline(task: str, source: ModelSource, endpoint: Endpoint, model: Any = N
         dtype=torch.float32,
         trust_remote_code=False,
         # Taken where the model is loaded here, and unheeded where it is given.
-        model_kwargs={"attn_implementation": attention_of(source)},
+        model_kwargs={"attn_implementation": attention_of(source.encoder)},
     )
 
 
@@ -168,7 +168,7 @@ def _zero_shot_classifier(source: ModelSource, endpoint: Endpoint) -> Ask:
     model = AutoModelForSequenceClassification.from_pretrained(
         str(source.encoder),
         dtype=torch.float32,
-        attn_implementation=attention_of(source),
+        attn_implementation=attention_of(source.encoder),
         trust_remote_code=False,
     )
     assert endpoint.classification is not None
@@ -242,7 +242,7 @@ def _cross_encoder(source: ModelSource, endpoint: Endpoint) -> Any:
         str(source.folder),
         device="cpu",
         trust_remote_code=False,
-        model_kwargs={"dtype": torch.float32, "attn_implementation": attention_of(source)},
+        model_kwargs={"dtype": torch.float32, "attn_implementation": attention_of(source.encoder)},
     )
     _set_length(model, endpoint)
     return model

@@ -32,6 +32,8 @@ from transformer_serving.desk.source.whole_weights import refuse_cut
 
 ARCHITECTURES = ("ForCausalLM", "LMHeadModel")
 _LONGROPE = "longrope"
+# The layers with a sliding window among layer_types, and among GPT-Neo's attention_layers.
+_WINDOWED = {"sliding_attention", "local"}
 # What transformers' pipeline generates where nobody says how much.
 _NEW_UNASKED = 256
 # transformers' own defaults where its fields are silent (5.2, configuration_utils.py).
@@ -240,8 +242,10 @@ def _chat_template(found: Any) -> str | None:
 
 
 def _window(config: Mapping[str, Any]) -> int | None:
-    """Mistral's stands there where it has one; Qwen's counts only with use_sliding_window."""
-    if config.get("use_sliding_window") is False:
+    """Mistral's stands there where it has one; Qwen's counts only with use_sliding_window, and in
+    layers that are named for it, as GPT-Neo's."""
+    layers = config.get("layer_types") or config.get("attention_layers")
+    if config.get("use_sliding_window") is False or (layers and not _WINDOWED & {*layers}):
         return None
     for name in ("sliding_window", "window_size"):
         if isinstance(config.get(name), int):
