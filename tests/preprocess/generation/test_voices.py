@@ -653,7 +653,9 @@ async def test_tritons_generate(text: Asker) -> None:
 async def test_tensorrts_own_example_is_answered(text: Asker, inside: bool) -> None:
     given = {"max_tokens": 3, "bad_words": "", "stop_words": "", "pad_id": 2, "end_id": 3}
     others: list[dict[str, Any]] = [
-        {}, {"stop_words": [], "bad_words": []},
+        {}, {"stop_words": [], "bad_words": []}, {"stop_words": [""], "bad_words": [""]},
+        {"return_log_probs": False, "return_context_logits": False},
+        {"return_generation_logits": False},
         {"beam_width": 1, "bad_words": None, "nothing": None},
     ]  # fmt: skip
     for more in others:
@@ -670,6 +672,8 @@ async def test_tensorrts_own_example_is_answered(text: Asker, inside: bool) -> N
     [
         ({"bad_words": "tea"}, 422, "bad_words"),
         ({"bad_words": ["tea"]}, 422, "bad_words"),
+        ({"bad_words": ["", "tea"]}, 422, "bad_words"),
+        ({"return_log_probs": True}, 422, "return_log_probs"),
         ({"beam_width": 2}, 422, "beam_width"),
         ({"end_id": 2}, 422, "end_id, limit 3"),
         ({"end_id": "</s>"}, 400, "end_id"),
