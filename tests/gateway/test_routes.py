@@ -80,10 +80,14 @@ def test_a_version_answers_every_path(base: str, version: str, some: set[tuple[s
 
 
 @pytest.mark.parametrize(("path", "version"), [("/hf/a", None), ("/hf/a/2", "2")])
-def test_a_version_answers_a_chat_of_the_inference_api(path: str, version: str | None) -> None:
-    call = call_of(scope("POST", path + "/v1/chat/completions"))
-    assert call is not None
-    assert (call.target, call.operation) == (RequestedEndpoint("a", version), "openai.tgi_chat")
+def test_a_version_answers_openais_paths_of_the_inference_api(
+    path: str, version: str | None
+) -> None:
+    for below, operation in (("chat/completions", "tgi_chat"), ("completions", "tgi_completions")):
+        call = call_of(scope("POST", f"{path}/v1/{below}"))
+        assert call is not None
+        assert call.target == RequestedEndpoint("a", version)
+        assert call.operation == f"openai.{operation}"
 
 
 def test_ours_needs_no_route() -> None:

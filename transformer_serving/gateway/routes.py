@@ -80,7 +80,7 @@ def _tgi(base: str) -> tuple[Route, ...]:
         Route("POST", f"{base}/generate", "tgi.generate"),
         Route("POST", f"{base}/generate_stream", "tgi.generate_stream", media_type=events),
         Route("POST", f"{base}/tokenize", "tgi.tokenize"),
-        Route("POST", f"{base}/v1/completions", "openai.completions", streams=True),
+        Route("POST", f"{base}/v1/completions", "openai.tgi_completions", streams=True),
         Route("POST", f"{base}/v1/chat/completions", "openai.tgi_chat", streams=True),
         Route("GET", f"{base}/health", "tgi.health", media_type=plain),
         Route("GET", f"{base}/ping", "tgi.health", media_type=plain),
@@ -96,6 +96,7 @@ def _hf(base: str) -> tuple[Route, ...]:
     return (
         Route("POST", base, "hf.inference", streams=True),
         Route("POST", f"{base}/", "hf.inference", streams=True),
+        Route("POST", f"{base}/v1/completions", "openai.tgi_completions", streams=True),
         Route("POST", f"{base}/v1/chat/completions", "openai.tgi_chat", streams=True),
         Route("GET", f"{base}/health", "hf.health", media_type="text/plain"),
         Route("GET", f"{base}/info", "hf.info"),
