@@ -491,14 +491,15 @@ async def test_tgi_passes_over_fields_that_it_does_not_know(text: Asker, operati
 
 @pytest.mark.parametrize("operation", ["tgi.root", "tgi.generate", "hf.inference"])
 async def test_tgi_takes_what_vllms_load_generator_sends(text: Asker, operation: str) -> None:
-    ended = {"inputs": "w20 w21 </s>", "parameters": {"max_new_tokens": 4, "details": True}}
+    parameters: dict[str, Any] = {"max_new_tokens": 4, "details": True}
+    body = {"inputs": "w20 w21 </s>", "parameters": parameters}
     for ignores, new in ((False, 3), (True, 4)):
-        parameters = {**ended["parameters"], "ignore_eos_token": ignores}
-        answer = await text.answer({**ended, "parameters": parameters}, operation)
+        parameters["ignore_eos_token"] = ignores
+        answer = await text.answer(body, operation)
         [row] = answer if isinstance(answer, list) else [answer]
         assert row["details"]["generated_tokens"] == new
     parameters["ignore_eos_token"] = "yes"
-    status, error = await text.refusal({**ended, "parameters": parameters}, operation)
+    status, error = await text.refusal(body, operation)
     assert (status, "ignore_eos_token" in error["error"]) == (
         400 if operation == "hf.inference" else 422, True,
     )  # fmt: skip
