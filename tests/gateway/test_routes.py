@@ -123,6 +123,14 @@ def test_bytes_after_the_json() -> None:
     assert json_and_binary(b"{}abc", BY_BODY, {HEADER: b"2"}) == (b"{}abc", b"")
 
 
+def test_bytes_alone_are_told_what_is_missing() -> None:
+    """Triton's raw binary request."""
+    with pytest.raises(ServingError, match="name, shape and datatype before them"):
+        json_and_binary(b"abc", BINARY, {HEADER: b"0"})
+    # Of nothing at all that is no advice.
+    assert json_and_binary(b"", BINARY, {HEADER: b"0"}) == (b"", b"")
+
+
 @pytest.mark.parametrize("length", [b"6", b"-1", b"", b"a", b"9" * 30])
 def test_a_length_that_is_none(length: bytes) -> None:
     with pytest.raises(ServingError, match="inference-header"):

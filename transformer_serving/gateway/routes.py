@@ -264,4 +264,10 @@ def json_and_binary(
             "header 'inference-header-content-length' must be the bytes of JSON in the body",
             limit=len(raw),
         )
+    if end == 0 and raw:
+        raise ServingError(
+            "malformed_body",
+            "header 'inference-header-content-length' is 0, and nothing says what the bytes are; "
+            "send the JSON with the tensor's name, shape and datatype before them",
+        )
     return raw[:end], raw[end:]
