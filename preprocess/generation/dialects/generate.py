@@ -41,7 +41,7 @@ _TAKEN = {
 # No words: TensorRT-LLM's own examples send "", and LiteLLM and others of its clients [""].
 _NO_WORDS: tuple[Any, ...] = ("", [], [""])
 # What this engine does not have, and the values that ask for nothing.
-_LACKS: Mapping[str, tuple[Any, ...]] = {
+LACKS: Mapping[str, tuple[Any, ...]] = {
     **VLLM_LACKS, "bad_words": (None, *_NO_WORDS), "beam_width": (None, 1),
     "return_log_probs": (None, False), "return_context_logits": (None, False),
     "return_generation_logits": (None, False),
@@ -61,13 +61,13 @@ def read_stream(asked: Asked) -> dict[str, Any]:
 
 def _read(asked: Asked, *, stream: bool) -> dict[str, Any]:
     """Parameters may stand in `parameters` or beside it; `stream` is the path's to say."""
-    body = read_fields(asked.body, _FIELDS, tuple(_LACKS))
+    body = read_fields(asked.body, _FIELDS, tuple(LACKS))
     check_name(body, "id")
     inner = body.get("parameters")
     if not isinstance(inner, dict | None):
         raise wrong("parameters", "an object", inner)
     parameters = _both(body, inner or {})
-    refuse_others(parameters, (*_TAKEN, *_OWN), _LACKS)
+    refuse_others(parameters, (*_TAKEN, *_OWN), LACKS)
     _check_ids(parameters, asked)
     read_flag(parameters, "stream")
     without = read_flag(parameters, "exclude_input_in_output")
@@ -84,7 +84,7 @@ def _read(asked: Asked, *, stream: bool) -> dict[str, Any]:
 
 def _both(body: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of both places."""
-    beside = {name: body[name] for name in (*_TAKEN, *_OWN, *_LACKS) if name in body}
+    beside = {name: body[name] for name in (*_TAKEN, *_OWN, *LACKS) if name in body}
     for name in beside.keys() & inner.keys():
         if None not in (inner[name], beside[name]) and differ(inner[name], beside[name]):
             raise said_twice(name, f"'{name}' in 'parameters' and beside it")
