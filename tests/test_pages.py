@@ -12,7 +12,7 @@ import pytest
 from benchmarks.report import documents
 from benchmarks.runs.results import RESULTS
 from preprocess.answers.spans import MOST_SPANS
-from preprocess.generation.dialects.parameters import VLLM_LACKS
+from preprocess.generation.dialects.generate import LACKS
 from scripts import decisions_index as index, engine_parameters
 from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.desk.export.endpoint_json import LIMITS, limits_of
@@ -139,8 +139,8 @@ def test_the_refusals_of_the_api_page_have_the_codes_numbers() -> None:
 
 def test_what_the_generate_extension_takes_only_to_ask_for_nothing_is_all_named() -> None:
     page = " ".join((DOCS / "protocols" / "v2.md").read_text("utf-8").split())
-    [said] = re.findall(r"without effect\), `min_tokens`\. (.*?) may be there with", page)
-    assert set(re.findall(r"`(\w+)`", said)) == {*VLLM_LACKS, "beam_width"}
+    [said] = re.findall(r"without effect\), `min_tokens`\. (.*?),? may be there with", page)
+    assert set(re.findall(r"`(\w+)`", said)) == set(LACKS)
 
 
 def test_every_stored_result_is_read_by_a_table_or_shown_by_a_page() -> None:

@@ -37,6 +37,8 @@ from transformer_serving.contract.meanings import Embedding
 MOST_NUMBERS = 1 << 23
 # The most that are kept of a request whose texts are pooled here: 268 MB.
 MOST_KEPT = 1 << 26
+# The pipeline of feature-extraction puts none, and ranking has two of its own.
+_WITH_DEFAULT_PROMPT = ("sentence-embedding", "sentence-similarity")
 # As JSON so many take about as long as a piece of another task's answer.
 _NUMBERS_A_PIECE = 128
 # And so many to be pooled.
@@ -85,6 +87,16 @@ def prompted(texts: Sequence[str], prompt: str | None) -> Sequence[str]:
 def prompts_of(endpoint: Endpoint) -> Mapping[str, str]:
     """The model's own, by name."""
     return {} if endpoint.embedding is None else endpoint.embedding.prompts
+
+
+def default_prompt_of(endpoint: Endpoint) -> str | None:
+    """The name of the one that the endpoint's own task puts before each text of a request that
+    names none.
+    """
+    embedding = endpoint.embedding
+    if embedding is None or endpoint.task not in _WITH_DEFAULT_PROMPT:
+        return None
+    return embedding.default_prompt
 
 
 def prompt_name(prompts: Mapping[str, str]) -> Kind:
@@ -256,12 +268,13 @@ class FeatureExtraction:
 
 
 class PromptedFeatures(FeatureExtraction):
-    """The same with one of the model's prompts before each text, where the request names one."""
+    """The same with one of the model's prompts before each text, as SentenceEmbedding has it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         self._prompts = prompts_of(endpoint)
-        named = Parameter("prompt_name", prompt_name(self._prompts))
+        default = default_prompt_of(endpoint)
+        named = Parameter("prompt_name", prompt_name(self._prompts), default)
         self.parameters = (*FeatureExtraction.parameters, named)
 
     def read_parameters(self, values: Mapping[str, Any]) -> FeatureParameters:

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from preprocess.answers.ranking import Rerank
+from preprocess.dialects import openai
 from preprocess.dialects.operation import (
     Answered,
     Asked,
@@ -40,7 +41,9 @@ _FIELDS = (
 
 
 def _read(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, _FIELDS)
+    body = read_fields(asked.body, _FIELDS, (openai.CUT,))
+    if body.get(openai.CUT) is not None:
+        openai.check_cut(body[openai.CUT], asked.endpoint.tokens.max_length)
     for name in _WITHOUT_EFFECT:
         if body.get(name) is not None and type(body[name]) is not int:
             raise wrong(name, "a whole number", body[name])

@@ -17,7 +17,7 @@ _OPENAI = {
     "max_completion_tokens": "max_new_tokens", "max_tokens": "max_new_tokens",
     "n": "num_return_sequences", "min_tokens": "min_new_tokens",
 }  # fmt: skip
-_TGI = {"inputs": "text"}
+_TGI = {"inputs": "text", "ignore_eos_token": "ignore_eos"}
 _GENERATE = {
     "text_input": "text", "max_tokens": "max_new_tokens", "stop_words": "stop",
     "random_seed": "seed", "min_tokens": "min_new_tokens",
@@ -33,6 +33,7 @@ def _row(name: str, names: Mapping[str, str], *, needs_engine: bool = True) -> O
 
 OPERATIONS = (
     _row("openai.completions", {"prompt": "text", **_OPENAI}),
+    _row("openai.tgi_completions", {"prompt": "text", **_OPENAI}),
     _row("openai.chat", _OPENAI),
     _row("openai.tgi_chat", _OPENAI),
     _row("tgi.root", _TGI),

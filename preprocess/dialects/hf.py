@@ -25,7 +25,7 @@ _EMBEDDED = {
     "dimensions": "truncate_dim",
 }
 # Generated text is read of TGI's body, in our own field.
-_NAMES = {"inputs": "text", **_EMBEDDED}
+_NAMES = {"inputs": "text", "ignore_eos_token": "ignore_eos", **_EMBEDDED}
 
 
 def _as_it_is(answered: Answered) -> Any:

@@ -29,7 +29,7 @@ from transformer_serving.contract.fields import kind_of
 
 _FIELDS = ("input", "model", "encoding_format", "dimensions", "user")
 # vLLM's, which its clients send with every request.
-_CUT = "truncate_prompt_tokens"
+CUT = "truncate_prompt_tokens"
 _AS_LONG_AS_THE_MODEL = -1
 _FORMATS = ("float", "base64")
 _TOKEN_IDS = frozenset({int, list})
@@ -37,22 +37,22 @@ NAMES = {"input": "text", "dimensions": "truncate_dim"}
 
 
 def read(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, _FIELDS, (_CUT,))
+    body = read_fields(asked.body, _FIELDS, (CUT,))
     own = as_ours(body)
-    if body.get(_CUT) is not None:
-        _check_cut(body[_CUT], asked.endpoint.tokens.max_length)
+    if body.get(CUT) is not None:
+        check_cut(body[CUT], asked.endpoint.tokens.max_length)
         own["truncate"] = True
     return own
 
 
-def _check_cut(value: Any, longest: int) -> None:
+def check_cut(value: Any, longest: int) -> None:
     """Raises ServingError where it would cut at fewer tokens than the model takes."""
     if type(value) is not int or (value != _AS_LONG_AS_THE_MODEL and value < longest):
         raise ServingError(
             "invalid_field",
-            f"field '{_CUT}' must be {_AS_LONG_AS_THE_MODEL}, or at least what the model takes: "
+            f"field '{CUT}' must be {_AS_LONG_AS_THE_MODEL}, or at least what the model takes: "
             "texts are cut there only",
-            field=_CUT, limit=longest, got=value if type(value) is int else kind_of(value),
+            field=CUT, limit=longest, got=value if type(value) is int else kind_of(value),
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import tokenizers
 
-from preprocess.answers.embedding import prompt_name, prompted, prompts_of
+from preprocess.answers.embedding import default_prompt_of, prompt_name, prompted, prompts_of
 from preprocess.answers.work import Work
 from preprocess.body_form import BodyForm, TextField
 from preprocess.parameters import FLAG, Parameter, Parameters, read_parameters
@@ -43,7 +43,7 @@ class TokenList:
         self._prompts = prompts_of(endpoint)
         self.parameters = (
             Parameter("add_special_tokens", FLAG, True),
-            Parameter("prompt_name", prompt_name(self._prompts)),
+            Parameter("prompt_name", prompt_name(self._prompts), default_prompt_of(endpoint)),
         )
 
     def read_parameters(self, values: Mapping[str, Any]) -> ListParameters:

@@ -1,6 +1,7 @@
 """How an answer is said in the caller's dialect: whole, or as events.
 
-Tested by tests/preprocess/generation/test_voices.py.
+Tested by tests/preprocess/generation/test_voice.py and
+tests/preprocess/generation/test_voices.py.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from preprocess.generation.sequence import Ending, Piece, Sequence
 from transformer_serving.contract.errors import ServingError
 
 DONE = b"data: [DONE]\n\n"
+# JSON leaves them as they are, and str.splitlines, by which httpx reads lines, ends one at each. As
+# escapes they are the same text to every client.
+_LINE_ENDS = tuple((end.encode(), b"\\u%04x" % ord(end)) for end in "\x85\u2028\u2029")
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,15 @@ class Voice(Protocol):
 def event(data: Any, name: str | None = None) -> bytes:
     """One server-sent event."""
     head = b"" if name is None else b"event: %s\n" % name.encode()
-    return head + b"data: " + orjson.dumps(data) + b"\n\n"
+    return head + b"data: " + _one_line(orjson.dumps(data)) + b"\n\n"
+
+
+def _one_line(raw: bytes) -> bytes:
+    """The JSON as one line to every client."""
+    if not raw.isascii():
+        for end, escape in _LINE_ENDS:
+            raw = raw.replace(end, escape)
+    return raw
 
 
 class Usage(NamedTuple):

@@ -376,12 +376,14 @@ async def test_sigterm_at_once(
     [
         ({"openai.tgi_chat", "openai.chat"}, 200, ["openai.tgi_chat"]),
         ({"openai.chat"}, 200, ["openai.chat"]),
+        ({"openai.tgi_completions", "openai.completions"}, 200, ["openai.tgi_completions"]),
+        ({"openai.completions"}, 200, ["openai.completions"]),
         ({"openai.embeddings"}, 422, []),
     ],
 )
-@pytest.mark.parametrize("path", ["/tgi/ours", "/hf/ours"])
+@pytest.mark.parametrize("base", ["/tgi/ours", "/hf/ours"])
 async def test_a_bundle_is_asked_what_its_code_knows(
-    path: str, known: set[str], status: int, asked: list[str]
+    base: str, known: set[str], status: int, asked: list[str]
 ) -> None:
     class Speaks(Ours):
         operations = frozenset(known)
@@ -396,7 +398,8 @@ async def test_a_bundle_is_asked_what_its_code_knows(
 
     door.processor._answer = answer  # type: ignore[method-assign]
     door.processor.built("ours", Speaks())
-    assert await door.post(f"{path}/v1/chat/completions", b'{"messages": []}', b"") == status
+    path = "completions" if "openai.completions" in known else "chat/completions"
+    assert await door.post(f"{base}/v1/{path}", b"{}", b"") == status
     assert heard == asked
 
 

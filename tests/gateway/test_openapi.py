@@ -219,7 +219,7 @@ def test_every_path_says_its_media_types() -> None:
         f"{base}{path}" for base, below in {
             "/v1": ("/completions", "/chat/completions"),
             **dict.fromkeys(("/hf/{name}", "/hf/{name}/{version}"),
-                            ("", "/", "/v1/chat/completions")),
+                            ("", "/", "/v1/completions", "/v1/chat/completions")),
             **dict.fromkeys(
                 ("/tgi/{name}", "/tgi/{name}/versions/{version}"),
                 ("", "/", "/v1/completions", "/v1/chat/completions"),

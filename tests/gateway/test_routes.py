@@ -80,10 +80,14 @@ def test_a_version_answers_every_path(base: str, version: str, some: set[tuple[s
 
 
 @pytest.mark.parametrize(("path", "version"), [("/hf/a", None), ("/hf/a/2", "2")])
-def test_a_version_answers_a_chat_of_the_inference_api(path: str, version: str | None) -> None:
-    call = call_of(scope("POST", path + "/v1/chat/completions"))
-    assert call is not None
-    assert (call.target, call.operation) == (RequestedEndpoint("a", version), "openai.tgi_chat")
+def test_a_version_answers_openais_paths_of_the_inference_api(
+    path: str, version: str | None
+) -> None:
+    for below, operation in (("chat/completions", "tgi_chat"), ("completions", "tgi_completions")):
+        call = call_of(scope("POST", f"{path}/v1/{below}"))
+        assert call is not None
+        assert call.target == RequestedEndpoint("a", version)
+        assert call.operation == f"openai.{operation}"
 
 
 def test_ours_needs_no_route() -> None:
@@ -117,6 +121,14 @@ def test_bytes_after_the_json() -> None:
     assert json_and_binary(b"{}", BINARY, {}) == (b"{}", b"")
     # Where none may follow, the header means nothing.
     assert json_and_binary(b"{}abc", BY_BODY, {HEADER: b"2"}) == (b"{}abc", b"")
+
+
+def test_bytes_alone_are_told_what_is_missing() -> None:
+    """Triton's raw binary request."""
+    with pytest.raises(ServingError, match="name, shape and datatype before them"):
+        json_and_binary(b"abc", BINARY, {HEADER: b"0"})
+    # Of nothing at all that is no advice.
+    assert json_and_binary(b"", BINARY, {HEADER: b"0"}) == (b"", b"")
 
 
 @pytest.mark.parametrize("length", [b"6", b"-1", b"", b"a", b"9" * 30])

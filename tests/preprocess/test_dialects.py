@@ -231,11 +231,11 @@ def test_tei_gives_the_vectors_of_tokens() -> None:
     assert dialect_of("tei.embed_all").status(error) == 424
 
 
-def with_token_vectors(prompt: str) -> Speaker:
+def with_token_vectors(prompt: str, default: str | None = None) -> Speaker:
     """Sentence-embedding whose engine leaves the pooling to the worker."""
     embedding = {
         "pooling": "mean", "normalize": False, "dimensions": WIDTH, "similarity": "dot",
-        "prompts": {"query": prompt}, "default_prompt": None,
+        "prompts": {"query": prompt, "document": ""}, "default_prompt": default,
     }  # fmt: skip
     return speaker("sentence-embedding", head="token_vectors", embedding=embedding)
 
@@ -419,6 +419,31 @@ def test_teis_tokens_are_at_places_in_utf_8(text: str) -> None:
     assert found[-1]["stop"] == len(raw)
 
 
+def test_teis_paths_agree_on_the_prompt_that_nobody_names() -> None:
+    """Who counts with /tokenize, to cut texts into pieces, counts what /embed will."""
+    speaker = with_token_vectors("tea ", default="query")
+    for operation in ("tei.embed", "tei.embed_all", "tei.tokenize"):
+        found = speaker.ask(operation, {"inputs": ["rain", "rain fell"]})
+        for more in ({"prompt_name": "query"}, {"prompt_name": None}):
+            assert found == speaker.ask(operation, {"inputs": ["rain", "rain fell"], **more})
+        bare = {"inputs": ["rain", "rain fell"], "prompt_name": "document"}
+        assert found != speaker.ask(operation, bare)
+    whole = speaker.ask("tei.tokenize", {"inputs": "rain"})[0]
+    assert [row["text"] for row in whole if not row["special"]] == ["tea", "rain"]
+
+
+@pytest.mark.parametrize("task", ["rerank", "feature-extraction"])
+def test_teis_tokens_have_no_prompt_that_the_task_does_not_put(task: str) -> None:
+    made = endpoint_of("sentence-embedding").embedding
+    assert made is not None
+    embedding = dataclasses.replace(made, default_prompt="query", prompts={"query": "tea "})
+    speaker = Speaker(dataclasses.replace(endpoint_of(task), embedding=embedding))
+    [found] = speaker.ask("tei.tokenize", {"inputs": "rain"})
+    assert [row["text"] for row in found if not row["special"]] == ["rain"]
+    if task == "feature-extraction":
+        assert speaker.ask("tei.embed_all", {"inputs": TEA}) == [speaker.ask(None, {"text": TEA})]
+
+
 def test_tei_puts_a_prompt_before_tokens() -> None:
     [found] = SPEAKERS["sentence-embedding"].ask(
         "tei.tokenize", {"inputs": "rain", "prompt_name": "query"}
@@ -530,6 +555,20 @@ def test_cohere_ranks_strings_and_objects(version: str) -> None:
 def test_cohere_is_told_its_own_field(more: dict[str, Any], field: str) -> None:
     body = {"model": "m", "query": TEA, "documents": TEXTS, **more}
     assert refusal("rerank", "cohere.rerank_v1", body).field == field
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_rerank_takes_what_vllms_load_generator_sends(version: str) -> None:
+    speaker, operation = SPEAKERS["rerank"], f"cohere.rerank_v{version}"
+    body = {"model": "m", "query": TEA, "documents": [*TEXTS, "tea " * 40]}
+    longest = speaker.endpoint.tokens.max_length
+    wanted = speaker.ask(operation, body)["results"]
+    for most in (-1, longest, None):
+        cut = {**body, "truncate_prompt_tokens": most}
+        assert speaker.ask(operation, cut)["results"] == wanted
+    for other in (longest - 1, "all", True):
+        error = refusal("rerank", operation, {**body, "truncate_prompt_tokens": other})
+        assert (error.field, error.limit) == ("truncate_prompt_tokens", longest)
 
 
 class Counted(dict[str, Any]):

@@ -137,7 +137,7 @@ DIALECTS = {
 
 
 # What code of before is asked that does not know the operation: a part of its form is missing then.
-PLAINER = {"openai.tgi_chat": "openai.chat"}
+PLAINER = {"openai.tgi_chat": "openai.chat", "openai.tgi_completions": "openai.completions"}
 
 
 def dialect_of(operation: str) -> Dialect:

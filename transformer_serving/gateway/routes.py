@@ -80,7 +80,7 @@ def _tgi(base: str) -> tuple[Route, ...]:
         Route("POST", f"{base}/generate", "tgi.generate"),
         Route("POST", f"{base}/generate_stream", "tgi.generate_stream", media_type=events),
         Route("POST", f"{base}/tokenize", "tgi.tokenize"),
-        Route("POST", f"{base}/v1/completions", "openai.completions", streams=True),
+        Route("POST", f"{base}/v1/completions", "openai.tgi_completions", streams=True),
         Route("POST", f"{base}/v1/chat/completions", "openai.tgi_chat", streams=True),
         Route("GET", f"{base}/health", "tgi.health", media_type=plain),
         Route("GET", f"{base}/ping", "tgi.health", media_type=plain),
@@ -96,6 +96,7 @@ def _hf(base: str) -> tuple[Route, ...]:
     return (
         Route("POST", base, "hf.inference", streams=True),
         Route("POST", f"{base}/", "hf.inference", streams=True),
+        Route("POST", f"{base}/v1/completions", "openai.tgi_completions", streams=True),
         Route("POST", f"{base}/v1/chat/completions", "openai.tgi_chat", streams=True),
         Route("GET", f"{base}/health", "hf.health", media_type="text/plain"),
         Route("GET", f"{base}/info", "hf.info"),
@@ -262,5 +263,11 @@ def json_and_binary(
             "malformed_body",
             "header 'inference-header-content-length' must be the bytes of JSON in the body",
             limit=len(raw),
+        )
+    if end == 0 and raw:
+        raise ServingError(
+            "malformed_body",
+            "header 'inference-header-content-length' is 0, and nothing says what the bytes are; "
+            "send the JSON with the tensor's name, shape and datatype before them",
         )
     return raw[:end], raw[end:]

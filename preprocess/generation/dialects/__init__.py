@@ -41,6 +41,7 @@ NO_WORK = Work(cast("Request", None), ())
 WAYS = {
     OURS_OPERATION.name: Way(lambda asked: asked.body, ours.OwnVoice),
     "openai.completions": Way(openai.read_completion, openai_voice.CompletionVoice),
+    "openai.tgi_completions": Way(openai.read_tgi_completion, openai_voice.CompletionVoice),
     "openai.chat": Way(openai.read_chat, openai_voice.ChatVoice),
     "openai.tgi_chat": Way(openai.read_chat, openai_voice.TgiChatVoice),
     "tgi.generate": Way(tgi.read_whole, tgi.TgiVoice),

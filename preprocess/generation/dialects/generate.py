@@ -38,9 +38,14 @@ _TAKEN = {
     },
     "max_tokens": "max_new_tokens", "random_seed": "seed", "stop_words": "stop", **VLLM_TAKEN,
 }  # fmt: skip
-# What this engine does not have, and the values that ask for nothing, as TensorRT-LLM's own
-# examples do with "".
-_LACKS: Mapping[str, tuple[Any, ...]] = {**VLLM_LACKS, "beam_width": (None, 1)}
+# No words: TensorRT-LLM's own examples send "", and LiteLLM and others of its clients [""].
+_NO_WORDS: tuple[Any, ...] = ("", [], [""])
+# What this engine does not have, and the values that ask for nothing.
+LACKS: Mapping[str, tuple[Any, ...]] = {
+    **VLLM_LACKS, "bad_words": (None, *_NO_WORDS), "beam_width": (None, 1),
+    "return_log_probs": (None, False), "return_context_logits": (None, False),
+    "return_generation_logits": (None, False),
+}  # fmt: skip
 _END, _PAD = "end_id", "pad_id"
 _OWN = ("exclude_input_in_output", "stream", _END, _PAD)
 _FIELDS = ("id", "text_input", "parameters", *_TAKEN, *_OWN)
@@ -56,17 +61,17 @@ def read_stream(asked: Asked) -> dict[str, Any]:
 
 def _read(asked: Asked, *, stream: bool) -> dict[str, Any]:
     """Parameters may stand in `parameters` or beside it; `stream` is the path's to say."""
-    body = read_fields(asked.body, _FIELDS, tuple(_LACKS))
+    body = read_fields(asked.body, _FIELDS, tuple(LACKS))
     check_name(body, "id")
     inner = body.get("parameters")
     if not isinstance(inner, dict | None):
         raise wrong("parameters", "an object", inner)
     parameters = _both(body, inner or {})
-    refuse_others(parameters, (*_TAKEN, *_OWN), _LACKS)
+    refuse_others(parameters, (*_TAKEN, *_OWN), LACKS)
     _check_ids(parameters, asked)
     read_flag(parameters, "stream")
     without = read_flag(parameters, "exclude_input_in_output")
-    if parameters.get("stop_words") in ("", []):
+    if parameters.get("stop_words") in _NO_WORDS:
         del parameters["stop_words"]
     own = taken(parameters, _TAKEN)
     as_vllm(own, asked.endpoint.generation)
@@ -79,7 +84,7 @@ def _read(asked: Asked, *, stream: bool) -> dict[str, Any]:
 
 def _both(body: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of both places."""
-    beside = {name: body[name] for name in (*_TAKEN, *_OWN, *_LACKS) if name in body}
+    beside = {name: body[name] for name in (*_TAKEN, *_OWN, *LACKS) if name in body}
     for name in beside.keys() & inner.keys():
         if None not in (inner[name], beside[name]) and differ(inner[name], beside[name]):
             raise said_twice(name, f"'{name}' in 'parameters' and beside it")

@@ -15,6 +15,7 @@ from preprocess.dialects.operation import Asked, check_name, read_fields, read_f
 from preprocess.generation.chat import words_of
 from preprocess.generation.dialects.parameters import VLLM_LACKS, VLLM_TAKEN, taken
 from preprocess.generation.dialects.sampling import as_vllm, fold_seed
+from preprocess.generation.dialects.tgi import LACKS as TGI_LACKS
 from preprocess.request import wrong
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.generation import Generation
@@ -28,7 +29,7 @@ _TAKEN = {
 # About the caller and its billing.
 _UNHEARD = (
     "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
-    "parallel_tool_calls", "prompt_cache_retention",
+    "parallel_tool_calls", "prompt_cache_retention", "prompt_cache_options",
 )  # fmt: skip
 # What this engine does not have, and the values that ask for nothing.
 _LACKS: Mapping[str, tuple[Any, ...]] = {
@@ -43,10 +44,29 @@ _LACKS: Mapping[str, tuple[Any, ...]] = {
 }  # fmt: skip
 _DEVELOPER = "developer"
 _COMMON = ("model", "stream", "stream_options", "logprobs", *_TAKEN, *_UNHEARD)
+_OF_COMPLETIONS = ("prompt", "echo", *_COMMON)
+# And where text-generation-inference's own parameters may stand beside the prompt. Of those
+# `return_full_text` is `echo`, and these answers have no `details`.
+_TAKEN_AT_TGI = {**_TAKEN, "do_sample": "do_sample", "truncate": "truncate"}
+_LACKS_AT_TGI = {**TGI_LACKS, **_LACKS}
+_FULL_TEXT, _DETAILS = "return_full_text", "details"
 
 
 def read_completion(asked: Asked) -> dict[str, Any]:
-    body = read_fields(asked.body, ("prompt", "echo", *_COMMON), tuple(_LACKS))
+    return _read_completion(asked, read_fields(asked.body, _OF_COMPLETIONS, tuple(_LACKS)))
+
+
+def read_tgi_completion(asked: Asked) -> dict[str, Any]:
+    """As npm's @huggingface/inference asks for text: its task's parameters, as they are, and the
+    prompt.
+    """
+    known = (*_OF_COMPLETIONS, *_TAKEN_AT_TGI, _FULL_TEXT, _DETAILS)
+    body = read_fields(asked.body, known, tuple(_LACKS_AT_TGI))
+    read_flag(body, _DETAILS)
+    return _read_completion(asked, body)
+
+
+def _read_completion(asked: Asked, body: Mapping[str, Any]) -> dict[str, Any]:
     prompt = body.get("prompt")
     rows = prompt if isinstance(prompt, list) else [prompt]
     if any(type(row) in (int, list) for row in rows):
@@ -55,7 +75,8 @@ def read_completion(asked: Asked) -> dict[str, Any]:
             "field 'prompt' holds token ids, which may be another tokenizer's, and must hold texts",
             field="prompt",
         )
-    echo = read_flag(body, "echo")
+    full_text = read_flag(body, _FULL_TEXT)
+    echo = read_flag(body, "echo") or full_text
     logprobs = body.get("logprobs")
     if logprobs not in (None, 0, 1) or isinstance(logprobs, bool):
         raise ServingError(
@@ -96,14 +117,14 @@ def _as_its_template_names(messages: Any, generation: Generation | None) -> Any:
 
 
 def _read(asked: Asked, body: Mapping[str, Any], *, echo: bool, logprobs: bool) -> dict[str, Any]:
-    for name, allowed in _LACKS.items():
+    for name, allowed in _LACKS_AT_TGI.items():
         if body.get(name) not in allowed:
             raise ServingError(
                 "impossible", f"field '{name}' is not supported; leave it out", field=name
             )
     check_name(body, "model")
     _check_stream_options(body)
-    parameters = {"do_sample": True, **taken(body, _TAKEN)}
+    parameters = {"do_sample": True, **taken(body, _TAKEN_AT_TGI)}
     as_vllm(parameters, asked.endpoint.generation)
     fold_seed(parameters)
     parameters |= {"return_full_text": echo, "logprobs": logprobs}

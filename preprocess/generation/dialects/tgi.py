@@ -26,21 +26,25 @@ from transformer_serving.contract.dialects import dialect_of
 from transformer_serving.contract.errors import ServingError
 
 _TAKEN = {
-    name: name
-    for name in (
-        "do_sample", "frequency_penalty", "max_new_tokens", "repetition_penalty",
-        "return_full_text", "seed", "stop", "temperature", "top_k", "top_p", "truncate",
-    )
+    **{
+        name: name
+        for name in (
+            "do_sample", "frequency_penalty", "max_new_tokens", "repetition_penalty",
+            "return_full_text", "seed", "stop", "temperature", "top_k", "top_p", "truncate",
+        )
+    },
+    # vLLM's load generator sends it with every request; its router passes it over.
+    "ignore_eos_token": "ignore_eos",
 }  # fmt: skip
 # What this engine does not have, and the values that ask for nothing.
-_LACKS: Mapping[str, tuple[Any, ...]] = {
+LACKS: Mapping[str, tuple[Any, ...]] = {
     "adapter_id": (None,), "best_of": (None, 1), "grammar": (None,), "top_n_tokens": (None, 0),
     "typical_p": (None, 1), "watermark": (None, False), "decoder_input_details": (None, False),
 }  # fmt: skip
 _SEVERAL = "num_return_sequences"
 _OWN = ("details", _SEVERAL)
 # Where an answer, or a stream, is of one text.
-_LACKS_OF_ONE = {**_LACKS, _SEVERAL: (None, 1)}
+_LACKS_OF_ONE = {**LACKS, _SEVERAL: (None, 1)}
 # Of what is refused, whose default it is and how that is turned off.
 _ADVICE = {"typical_p": "langchain's HuggingFaceEndpoint sends it unless typical_p is None"}
 
@@ -60,7 +64,7 @@ def read_root(asked: Asked) -> dict[str, Any]:
     """
     body = read_object(asked.body)
     stream = read_flag(body, "stream")
-    own = _read(body, _LACKS_OF_ONE if stream else _LACKS, stream=stream, full_text=True)
+    own = _read(body, _LACKS_OF_ONE if stream else LACKS, stream=stream, full_text=True)
     return {"text": body.get("inputs"), "parameters": own, "stream": stream}
 
 

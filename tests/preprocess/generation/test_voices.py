@@ -20,7 +20,7 @@ from transformer_serving.contract.heads import GENERATION
 pytestmark = pytest.mark.slow
 NEXT = " w20 w21 w22"
 COMPLETIONS, CHAT = "openai.completions", "openai.chat"
-TGI_CHAT = "openai.tgi_chat"
+TGI_CHAT, TGI_COMPLETIONS = "openai.tgi_chat", "openai.tgi_completions"
 GREEDY = {"model": "text", "temperature": 0, "max_tokens": 3}
 MESSAGES = [{"role": "user", "content": PROMPT}]
 
@@ -45,6 +45,49 @@ async def test_a_completion(text: Asker) -> None:
         {"index": 0, "text": NEXT, "logprobs": None, "finish_reason": "length"}
     ]
     assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+
+
+# What @huggingface/inference 4.13 asks of textGeneration, with an endpointUrl, and its stream.
+HUGGINGFACE_JS: dict[str, Any] = {
+    "model": "http://127.0.0.1:8080/hf/text", "max_tokens": 3, "do_sample": False,
+    "return_full_text": False, "details": True, "typical_p": 1, "prompt": PROMPT,
+}  # fmt: skip
+
+
+async def test_a_completion_takes_tgis_parameters_below_its_addresses(text: Asker) -> None:
+    answer = await text.answer(HUGGINGFACE_JS, TGI_COMPLETIONS)
+    assert (answer["choices"][0]["text"], answer["model"]) == (NEXT, HUGGINGFACE_JS["model"])
+    *chunks, done = await text.events({**HUGGINGFACE_JS, "stream": True}, TGI_COMPLETIONS)
+    assert ("".join(row["choices"][0]["text"] for row in chunks), done) == (NEXT, "[DONE]")
+    sampled = {**HUGGINGFACE_JS, "do_sample": None, "seed": 11}
+    assert (await text.answer(sampled, TGI_COMPLETIONS))["choices"][0]["text"] != NEXT
+    more = {"return_full_text": True, "truncate": 2}
+    answer = await text.answer({**HUGGINGFACE_JS, **more}, TGI_COMPLETIONS)
+    assert answer["choices"][0]["text"].startswith(PROMPT)
+    assert answer["usage"]["prompt_tokens"] == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "field"),
+    [
+        ({"typical_p": 0.95}, 422, "typical_p"),
+        ({"watermark": True}, 422, "watermark"),
+        ({"details": 1}, 400, "details"),
+        ({"echo": True, "return_full_text": 1}, 400, "return_full_text"),
+        ({"nothing": 1}, 400, None),
+    ],
+)
+async def test_a_completion_at_tgi_refuses_what_tgis_own_does(
+    text: Asker, more: dict[str, Any], status: int, field: str | None
+) -> None:
+    got, error = await text.refusal({**HUGGINGFACE_JS, **more}, TGI_COMPLETIONS)
+    assert (got, error["error"]["param"]) == (status, field)
+
+
+@pytest.mark.parametrize("name", ["do_sample", "details", "typical_p", "truncate"])
+async def test_a_completion_elsewhere_knows_none_of_them(text: Asker, name: str) -> None:
+    body = {**GREEDY, "prompt": PROMPT, name: HUGGINGFACE_JS.get(name, 2)}
+    assert (await text.refusal(body, COMPLETIONS))[0] == 400
 
 
 async def test_several_completions(text: Asker) -> None:
@@ -345,6 +388,19 @@ async def test_what_asks_for_nothing_is_taken(
     assert said == NEXT
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"prompt_cache_options": {"mode": "explicit"}}, {"prompt_cache_key": "me"},
+        {"prompt_cache_retention": "24h"},
+    ],
+)  # fmt: skip
+async def test_what_is_about_the_callers_cache_is_passed_over(
+    text: Asker, more: dict[str, Any]
+) -> None:
+    assert await text.answer({**GREEDY, "messages": MESSAGES, **more}, CHAT)
+
+
 async def test_an_error_in_openais_stream_is_its_last_event(text: Asker) -> None:
     body = {**GREEDY, "prompt": "fail w30", "max_tokens": 9, "stream": True}
     assert (await text.events(body, COMPLETIONS))[-1]["error"]["code"] == "engine_failed"
@@ -434,6 +490,22 @@ async def test_tgi_passes_over_fields_that_it_does_not_know(text: Asker, operati
     body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 3}}
     more = {"model": "any", "nothing": [1], "text": 1, "timeout_ms": "soon"}
     assert await text.answer({**body, **more}, operation) == await text.answer(body, operation)
+
+
+@pytest.mark.parametrize("operation", ["tgi.root", "tgi.generate", "hf.inference"])
+async def test_tgi_takes_what_vllms_load_generator_sends(text: Asker, operation: str) -> None:
+    parameters: dict[str, Any] = {"max_new_tokens": 4, "details": True}
+    body = {"inputs": "w20 w21 </s>", "parameters": parameters}
+    for ignores, new in ((False, 3), (True, 4)):
+        parameters["ignore_eos_token"] = ignores
+        answer = await text.answer(body, operation)
+        [row] = answer if isinstance(answer, list) else [answer]
+        assert row["details"]["generated_tokens"] == new
+    parameters["ignore_eos_token"] = "yes"
+    status, error = await text.refusal(body, operation)
+    assert (status, "ignore_eos_token" in error["error"]) == (
+        400 if operation == "hf.inference" else 422, True,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("operation", ["tgi.root", "tgi.generate", "hf.inference"])
@@ -656,7 +728,9 @@ async def test_tritons_generate(text: Asker) -> None:
 async def test_tensorrts_own_example_is_answered(text: Asker, inside: bool) -> None:
     given = {"max_tokens": 3, "bad_words": "", "stop_words": "", "pad_id": 2, "end_id": 3}
     others: list[dict[str, Any]] = [
-        {}, {"stop_words": [], "bad_words": []},
+        {}, {"stop_words": [], "bad_words": []}, {"stop_words": [""], "bad_words": [""]},
+        {"return_log_probs": False, "return_context_logits": False},
+        {"return_generation_logits": False},
         {"beam_width": 1, "bad_words": None, "nothing": None},
     ]  # fmt: skip
     for more in others:
@@ -673,6 +747,8 @@ async def test_tensorrts_own_example_is_answered(text: Asker, inside: bool) -> N
     [
         ({"bad_words": "tea"}, 422, "bad_words"),
         ({"bad_words": ["tea"]}, 422, "bad_words"),
+        ({"bad_words": ["", "tea"]}, 422, "bad_words"),
+        ({"return_log_probs": True}, 422, "return_log_probs"),
         ({"beam_width": 2}, 422, "beam_width"),
         ({"end_id": 2}, 422, "end_id, limit 3"),
         ({"end_id": "</s>"}, 400, "end_id"),
