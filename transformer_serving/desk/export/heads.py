@@ -62,8 +62,8 @@ def load_head(
 
 def attention_of(folder: Path, attention: str | None = FUSED) -> str | None:
     """`attention`, or the eager one of a model whose scores only that computes: what caps them
-    (Gemma-2) or scales them otherwise (some GPT-2) the fused one of torch leaves
-    out, with no more than a warning."""
+    (Gemma-2) or scales them otherwise (some GPT-2) the fused one of torch leaves out, with no more
+    than a warning."""
     config = read_json(folder / "config.json") or {}
     own = (
         config.get("attn_logit_softcapping")
