@@ -37,7 +37,7 @@ class Live:
 
     def __init__(self, preprocess: Any) -> None:
         self.preprocess = preprocess
-        self.asked = time.monotonic()
+        self.made = self.asked = time.monotonic()
 
 
 def _registry() -> dict[str, Live]:
@@ -66,10 +66,15 @@ class Handover:
         return bool(getattr(other, "endpoint", None) and other.endpoint.bundle_version == mine)
 
     def take_over(self) -> None:
-        """From now on this Preprocess serves; forget those that nobody asks any more."""
+        """From now on this Preprocess serves; forget those that nobody asks any more.
+
+        One that was made later and has taken over keeps its place: nobody asks this one any more.
+        """
         self.predecessor = None
         registry = _registry()
-        registry[self._endpoint] = self._live
+        # What code before this one has put there does not say when it was made.
+        if getattr(registry.get(self._endpoint), "made", 0.0) <= self._live.made:
+            registry[self._endpoint] = self._live
         oldest = time.monotonic() - _KEEP_S
         for name in [name for name, live in registry.items() if live.asked < oldest]:
             del registry[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -81,10 +81,10 @@ class Admission:
     def tokens(self) -> int:
         return self.counts[_TOKENS]
 
-    def enter(self, share: Share, tokens: int, wait_s: float) -> Taken:
+    def enter(self, share: Share, tokens: int, wait_s: Callable[[], float]) -> Taken:
         """Count a request in. Raises ServingError `overloaded`; an idle worker takes anything.
 
-        `wait_s` is how long what waits now will take.
+        `wait_s` says how long what waits now will take, of which only a refusal tells.
         """
         many = tokens > self.limit * _MANY
         room = self._room(share, many=many)
@@ -94,7 +94,7 @@ class Admission:
                 "too many tokens wait for the engine; try again after Retry-After",
                 limit=max(room, 0),
                 got=tokens,
-                retry_after_s=_whole(wait_s),
+                retry_after_s=_whole(wait_s()),
             )
         self._count(share, taken := Taken(tokens, min(tokens, room), many), 1)
         return taken

@@ -22,6 +22,7 @@ from preprocess.queue.dispatch import Dispatch
 from preprocess.queue.impatience import SOON_S
 from preprocess.queue.narrowing import answer_all
 from preprocess.queue.pace import Pace
+from preprocess.queue.pulse import Pulse
 from preprocess.queue.ticket import Stay, Text, Ticket
 from preprocess.queue.waiting import Batch, WaitingTexts
 from preprocess.rows import pad, rows_of
@@ -59,6 +60,7 @@ class Coalescer:
     slots: Callable[[], int]
     figures: EndpointFigures
     dispatch: Dispatch = field(init=False)
+    _pulse: Pulse = field(default_factory=Pulse)
     _share: Share = field(default_factory=Share)
     _in_flight: int = 0
     # What is to be answered before this moment cannot be, of what is taken now.
@@ -92,8 +94,9 @@ class Coalescer:
         if left <= 0:
             raise too_late()
         newcomer = Newcomer.of(encoded, left if asker.own_deadline else None)
-        limit_s, free = self.admission.max_wait_s, self._is_free()
-        check_wait(newcomer, self._waiting, self.dispatch.pace, limit_s, now, free=free)
+        limit_s, free, pace = self.admission.max_wait_s, self._is_free(), self.dispatch.pace
+        self._pulse.feel(pace, now)
+        check_wait(newcomer, self._waiting, pace, limit_s, now, free=free)
 
     def has_room(self) -> bool:
         """Whether a call could leave at once, and not to wait behind another."""
@@ -105,7 +108,8 @@ class Coalescer:
         pace = self.dispatch.pace
         if pace.waits_behind and pace.free_s(time.monotonic()):
             return False
-        return self._in_flight < self.slots()
+        # One that is about to leave has its slot, and room for more.
+        return self._starting or self._in_flight < self.slots()
 
     async def infer(self, encoded: Sequence[Encoded], deadline: float, asker: Asker) -> Stay:
         """What becomes of a request's texts, with its times: rows, or the error that ended it.
@@ -125,8 +129,7 @@ class Coalescer:
                 await self._wait(ticket, encoded, asker)
                 return ticket.stay()
             self._check_wait(ticket, encoded, asker)
-            wait_s = self.dispatch.wait_s(ticket.came, free=self._is_free())
-            taken = self.admission.enter(self._share, ticket.tokens, wait_s)
+            taken = self.admission.enter(self._share, ticket.tokens, self._wait_s)
             try:
                 await self._wait(ticket, encoded, asker)
             finally:
@@ -137,6 +140,10 @@ class Coalescer:
             if self._traced:
                 self._traced.pop(ticket, None)
         return ticket.stay()
+
+    def _wait_s(self) -> float:
+        """Seconds until all that waits is answered."""
+        return self.dispatch.wait_s(time.monotonic(), free=self._is_free())
 
     async def _wait(self, ticket: Ticket, encoded: Sequence[Encoded], asker: Asker) -> None:
         """Until every text has its row. Raises what the ticket failed with."""
@@ -293,7 +300,9 @@ class Coalescer:
     async def _timed(self, tensors: list[Tensor], tokens: int) -> list[Array]:
         """The engine's outputs; its time counts where it answers."""
         began = time.monotonic()
-        running = self.dispatch.pace.begin(tokens, began)
+        pace = self.dispatch.pace
+        running = pace.begin(tokens, began)
+        self._pulse.keep(pace, began)
         answered = False
         try:
             outputs = await self.engine(tensors, began + CALL_LIMIT_S)
@@ -301,7 +310,7 @@ class Coalescer:
             note_call()
             return outputs
         finally:
-            self.dispatch.pace.end(running, time.monotonic(), answered=answered)
+            pace.end(running, time.monotonic(), answered=answered)
 
     def _tell(self, texts: list[Text], length: int) -> int:
         """The call to the figures, and its time to the tickets that leave for the first time.

@@ -64,6 +64,8 @@ class Pace:
         # Of the calls those that none has overtaken.
         self._working = 0
         self._since = 0.0
+        # Seconds since then in which the caller stood still.
+        self._stood_s = 0.0
         # Seconds that counted, until `_since`.
         self._worked = 0.0
         # In the order in which they began.
@@ -78,7 +80,7 @@ class Pace:
     def begin(self, tokens: int, now: float) -> Running:
         """A call goes to the engine."""
         if not self._working:
-            self._since = now
+            self._since, self._stood_s = now, 0.0
         self._working += 1
         self.calls += 1
         self.in_flight += tokens
@@ -91,7 +93,7 @@ class Pace:
         seconds = self._silent_s(now)
         if answered:
             self._compare(call, now)
-        self._since = now
+        self._since, self._stood_s = now, 0.0
         before = self._leave(call)
         if not answered:
             return
@@ -113,6 +115,15 @@ class Pace:
     def drop(self, call: Running) -> None:
         """It was given up before it was begun: neither work nor time."""
         self._leave(call)
+
+    def stood_still(self, seconds: float, now: float) -> None:
+        """The caller did until now, and heard of no answer: nobody is to wait longer for that."""
+        self._stood_s = min(self._stood_s + seconds, now - self._since)
+
+    @property
+    def runs(self) -> bool:
+        """Whether any call does, also one that others have overtaken."""
+        return bool(self._running)
 
     def _silent_s(self, now: float) -> float:
         """Since when there was no answer, of seconds that count."""
@@ -173,7 +184,7 @@ class Pace:
         A call that is overdue is taken to be late by as much again; before there is a rate that is
         all that is known. Where one is `free` to leave at once, no silence of others is its own.
         """
-        silent = now - self._since if self._running and not free else 0.0
+        silent = now - self._since - self._stood_s if self._running and not free else 0.0
         if not self.rate:
             return silent
         running_s = self.cost.takes_s(self.calls, self.in_flight)

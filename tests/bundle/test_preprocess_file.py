@@ -108,11 +108,11 @@ def test_old_and_new_code_let_in_together(write: Any) -> None:
     old, new = (sys.modules[f"{name}.engine"].admission(1000, 2.0) for name in (package, other))
     share, others = (sys.modules[f"{name}.queue.admission"].Share() for name in (package, other))
     shares = (share, type(share)())
-    taken = [old.enter(one, 600, 0.0) for one in shares]
+    taken = [old.enter(one, 600, lambda: 0.0) for one in shares]
     assert new.tokens == 1200
     with pytest.raises(Exception, match="too many tokens wait"):
-        new.enter(others, 600, 0.0)
-    small = new.enter(others, 10, 0.0)
+        new.enter(others, 600, lambda: 0.0)
+    small = new.enter(others, 10, lambda: 0.0)
     assert REGISTRY.get_sample_value("transformer_serving_waiting_tokens") == 1210
     for one, held in zip(shares, taken, strict=True):
         old.leave(one, held)

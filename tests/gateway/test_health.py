@@ -316,6 +316,28 @@ async def test_a_new_endpoint_whose_engine_is_being_loaded_is_asked_again_alone_
     assert all(told.keys() == processor.answers.keys() for told in played.told)
 
 
+async def test_where_the_host_exchanges_its_engine_objects_in_a_round_all_are_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It does so a moment after its endpoints have changed, which has begun the round."""
+    processor = Processor({"good": Response(b"{}"), "new": Response(b"{}")})
+    made, builds = building.engine_class("triton"), list[str]()
+
+    def build(model_endpoint: Any, task: Any) -> Any:
+        engine = made(model_endpoint=model_endpoint, task=task)
+        builds.append(model_endpoint.url)
+        if len(builds) == 2:
+            asyncio.get_running_loop().call_soon(processor._engine_processor_lookup.clear)
+        return engine
+
+    monkeypatch.setattr(building, "engine_class", lambda engine_type: build)
+    async with Played(processor).running() as played:
+        assert {url: one.state for url, one in played.rounds.results.items()} == {
+            "good": "ok", "new": "ok",
+        }  # fmt: skip
+    assert builds == ["good", "new", "good", "new"]
+
+
 async def test_an_endpoint_that_is_not_new_waits_for_its_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

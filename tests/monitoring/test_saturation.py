@@ -19,11 +19,11 @@ def filled(endpoints: int, tokens: int) -> float:
     """The part of the limit that waits when each of so many endpoints is refused."""
     admission = Admission(LIMIT, 2.0)
     for share in (busy := [Share() for _ in range(endpoints)]):
-        admission.enter(share, tokens, 0.0)
+        admission.enter(share, tokens, lambda: 0.0)
     while busy:
         for share in list(busy):
             try:
-                admission.enter(share, tokens, 0.0)
+                admission.enter(share, tokens, lambda: 0.0)
             except ServingError:
                 busy.remove(share)
     return admission.tokens / LIMIT

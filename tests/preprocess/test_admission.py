@@ -473,7 +473,7 @@ async def test_a_crowd_is_turned_away_before_its_bodies_are_read(
 
 def refusal_of(admission: Admission, share: Share, tokens: int) -> ServingError | None:
     try:
-        admission.enter(share, tokens, 1.5)
+        admission.enter(share, tokens, lambda: 1.5)
     except ServingError as error:
         return error
     return None
@@ -483,13 +483,13 @@ def test_two_requests_of_many_tokens_shut_nobody_out() -> None:
     """Neither those of their own endpoint nor others', whose engines are idle."""
     admission = Admission(400_000, 2.0)
     mine, others = Share(), Share()
-    first = admission.enter(mine, 262_144, 0.0)
+    first = admission.enter(mine, 262_144, lambda: 0.0)
     error = refusal_of(admission, mine, 137_000)
     assert error is not None
     assert (error.kind.code, error.got, error.retry_after_s) == ("overloaded", 137_000, 2)
     for share in (mine, others):
         for _ in range(1000):
-            admission.enter(share, 50, 0.0)
+            admission.enter(share, 50, lambda: 0.0)
     assert admission.tokens == 262_144 + 2 * 50_000
     admission.leave(mine, first)
     assert refusal_of(admission, mine, 137_000) is None
@@ -497,7 +497,7 @@ def test_two_requests_of_many_tokens_shut_nobody_out() -> None:
 
 def test_what_is_larger_than_the_limit_leaves_half_of_it() -> None:
     admission = Admission(1000, 2.0)
-    taken = admission.enter(Share(), 50_000, 0.0)
+    taken = admission.enter(Share(), 50_000, lambda: 0.0)
     assert refusal_of(admission, Share(), 15) is None
     admission.leave(Share(many=1000), taken)
     assert admission.tokens == 15
@@ -506,8 +506,8 @@ def test_what_is_larger_than_the_limit_leaves_half_of_it() -> None:
 def test_the_largest_request_comes_in_beside_others() -> None:
     """One that needs more room than there is beside anybody; those after it find theirs."""
     admission, mine, others = Admission(400_000, 2.0), Share(), Share()
-    small = [admission.enter(mine, 18, 0.0) for _ in range(8)]
-    large = admission.enter(mine, 262_144, 0.0)
+    small = [admission.enter(mine, 18, lambda: 0.0) for _ in range(8)]
+    large = admission.enter(mine, 262_144, lambda: 0.0)
     assert admission.tokens == 262_144 + 8 * 18
     for share in (mine, others, Share()):
         assert refusal_of(admission, share, 50) is None
@@ -517,7 +517,7 @@ def test_the_largest_request_comes_in_beside_others() -> None:
     for taken in small:
         admission.leave(mine, taken)
     for _ in range(40):
-        admission.enter(others, 5_000, 0.0)
+        admission.enter(others, 5_000, lambda: 0.0)
     assert refusal_of(admission, mine, 262_144) is not None
 
 
@@ -536,7 +536,7 @@ def test_there_is_always_room_for_an_endpoint_that_has_none(
     inside = []
     for place, tokens in coming:
         with contextlib.suppress(ServingError):
-            inside.append((place, admission.enter(shares[place], tokens, 0.0)))
+            inside.append((place, admission.enter(shares[place], tokens, lambda: 0.0)))
         assert refusal_of(admission, Share(), 1) is None
         # The newcomer of the line before stays: it is none of the five.
         admission.counts.subtract(("tokens", "held"))

@@ -141,7 +141,7 @@ async def test_an_idle_engine_is_called_at_once_and_arrivals_join(endpoint: Endp
 async def test_who_comes_behind_the_last_answer_finds_the_engine_free(endpoint: Endpoint) -> None:
     queue = coalescer(endpoint, SumEngine(), slots=1)
     # Else whoever is alone in the worker has room.
-    queue.admission.enter(Share(), 10, 0.0)
+    queue.admission.enter(Share(), 10, lambda: 0.0)
     await infer(queue, [text(1)], soon())
     assert queue.has_room()
 

@@ -90,6 +90,32 @@ def test_a_rebuild_of_the_same_bundle_serves_at_once() -> None:
     assert Handover("e", bundle(1), Engine().is_ready).server() is None
 
 
+@pytest.mark.parametrize("later", [1, 3, 2], ids=["rolled back", "the next", "rebuilt"])
+async def test_one_that_was_superseded_takes_nobodys_place(later: int) -> None:
+    """Its probe may come back after another one has taken over, and nobody asks it any more."""
+    engine = Engine()
+    engine.ready = True
+    Handover("e", bundle(1), engine.is_ready)
+    superseded = Handover("e", bundle(2), engine.is_ready)
+    serving = bundle(later)
+    Handover("e", serving, engine.is_ready).take_over()
+    assert await superseded.probe()
+    # What it was asked before it answers itself.
+    assert superseded.server() is None
+    assert Handover("e", bundle(4), engine.is_ready).server() is serving
+
+
+async def test_a_rebuild_takes_the_place_of_the_object_before_it() -> None:
+    engine = Engine()
+    engine.ready = True
+    Handover("e", bundle(1), engine.is_ready)
+    first, rebuilt = bundle(2), bundle(2)
+    changes = [Handover("e", one, engine.is_ready) for one in (first, rebuilt)]
+    for change in changes:
+        assert await change.probe()
+    assert Handover("e", bundle(3), engine.is_ready).server() is rebuilt
+
+
 def test_endpoints_do_not_meet() -> None:
     Handover("one", bundle(1), Engine().is_ready)
     assert Handover("other", bundle(2), Engine().is_ready).server() is None

@@ -436,6 +436,73 @@ def test_a_burst_finds_the_server_beside_one_that_hangs(endpoint: Endpoint, paus
     assert {answer.status for answer in virtual_time.run(play())} == {200}
 
 
+def test_a_burst_beside_a_call_that_others_have_overtaken_is_let_in(endpoint: Endpoint) -> None:
+    """It has a slot, the burst's own call is about to take the other, and nobody asked before."""
+
+    async def play() -> list[Answer]:
+        stage = Pair(endpoint, 300)
+        stage.queue.slots = lambda: 2
+        for _ in range(40):
+            await stage.ask()
+        stage.hangs = True
+        hanging = asyncio.ensure_future(stage.ask(deadline_s=0.05))
+        await asyncio.sleep(0.1)
+        for _ in range(3):
+            await stage.ask()
+        bursts = []
+        for _ in range(3):
+            await asyncio.sleep(5)
+            burst = [asyncio.ensure_future(stage.ask())]
+            # The others come while its call waits for more.
+            await asyncio.sleep(0)
+            burst += [asyncio.ensure_future(stage.ask()) for _ in range(7)]
+            bursts += await asyncio.gather(*burst)
+        await hanging
+        return bursts
+
+    assert Counter(answer.status for answer in virtual_time.run(play())) == {200: 24}
+
+
+def test_what_came_while_the_loop_stood_still_is_let_in(endpoint: Endpoint) -> None:
+    """The engine answered meanwhile, which the loop hears after it has begun with who came."""
+
+    async def play() -> list[Answer]:
+        stage = Stage(endpoint, 300)
+        for _ in range(40):
+            await stage.ask()
+        busy = [asyncio.ensure_future(stage.ask())]
+        while stage.queue.dispatch.pace.calls < 2:
+            await asyncio.sleep(0.001)
+            busy.append(asyncio.ensure_future(stage.ask()))
+        virtual_time.stand_still(10.0)
+        came = [asyncio.ensure_future(stage.ask()) for _ in range(50)]
+        return await asyncio.gather(*busy, *came)
+
+    assert {answer.status for answer in virtual_time.run(play())} == {200}
+
+
+@pytest.mark.parametrize("turn_s", [0.0, 0.15, 0.5])
+def test_a_server_that_is_silent_turns_callers_away_also_where_the_loop_is_slow(
+    endpoint: Endpoint, turn_s: float
+) -> None:
+    async def play() -> list[Answer]:
+        stage = Pair(endpoint, 300)
+        stage.queue.slots = lambda: 1
+        for _ in range(40):
+            await stage.ask()
+        stage.hangs = True
+        hanging = asyncio.ensure_future(stage.ask())
+        began = time.monotonic()
+        while time.monotonic() < began + (5.0 if turn_s > 0.2 else 1.8):
+            virtual_time.stand_still(turn_s)
+            await asyncio.sleep(0.001)
+        refused = await stage.ask()
+        await hanging
+        return [refused]
+
+    assert [answer.status for answer in virtual_time.run(play())] == [503]
+
+
 def test_where_every_slot_is_of_calls_that_hang_a_refusal_is_immediate(endpoint: Endpoint) -> None:
     async def play() -> list[Answer]:
         stage = Pair(endpoint, 300)

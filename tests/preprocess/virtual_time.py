@@ -37,6 +37,12 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
             loop.close()
 
 
+def stand_still(seconds: float) -> None:
+    """As a loop does whose code computes for so long."""
+    loop: Any = asyncio.get_running_loop()
+    loop._selector.now += seconds
+
+
 async def _to_the_end(main: Coroutine[Any, Any, Any]) -> Any:
     result = await main
     left = asyncio.all_tasks() - {asyncio.current_task()}

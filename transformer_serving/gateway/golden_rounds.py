@@ -25,7 +25,7 @@ from transformer_serving.contract.naming import VERSION_HEADER
 from transformer_serving.contract.panics import ENDS
 from transformer_serving.contract.worker.log_lines import trace_of
 from transformer_serving.contract.worker.request_context import GoldenBody
-from transformer_serving.gateway.host.building import preprocess_of, serves_responses
+from transformer_serving.gateway.host.building import is_built, preprocess_of, serves_responses
 from transformer_serving.gateway.host.code_files import PATIENCE_S
 from transformer_serving.gateway.short_way import ShortWay
 
@@ -161,6 +161,9 @@ class GoldenRounds:
 
     async def _ask(self, url: str) -> GoldenResult:
         """The endpoint's golden request, judged; raises nothing that would cost others theirs."""
+        # The host lets go of all it has built a moment after a change, which may begin a round.
+        if not is_built(self._host.processor, url) and (failed := await self._built(url)):
+            return failed
         if not serves_responses(self._host.processor, url):
             return _result(url, "not asked", "not known to run this project's preprocess code")
         endpoint = getattr(preprocess_of(self._host.processor, url), "endpoint", None)
