@@ -94,6 +94,10 @@ def test_filters(request_fields: dict[str, Any], wanted: str) -> None:
     assert found(**request_fields) == wanted
 
 
+def test_an_empty_pattern_asks_for_nothing() -> None:
+    assert not predicates(FILTERS, {"name": ""})
+
+
 @pytest.mark.parametrize(
     ("request_fields", "field"),
     [
@@ -145,6 +149,7 @@ def test_projection_keeps_the_id_and_the_structure() -> None:
         "execution": {"artifacts": [{"key": "k"}, {"key": "l"}]},
         "runtime": {},
     }
+    assert project_fields(DOCUMENTS[0], ["tags.of.nothing"]) == {"id": "1", "tags": [{}]}
     assert "name" not in project_fields(DOCUMENTS[0], ["-name"])
     assert project_fields(DOCUMENTS[0], []) is DOCUMENTS[0]
 

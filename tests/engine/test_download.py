@@ -156,6 +156,17 @@ def test_what_was_compressed_on_its_way_comes_as_it_was(tmp_path: Path, cuts: li
     assert path.read_bytes() == CONTENT
 
 
+def test_a_server_that_begins_anew_each_time_is_given_up(tmp_path: Path) -> None:
+    """Of each second connection more comes than of the one before, and never the file."""
+    with (
+        serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Compressed)) as server,
+        CutLine(server.server_port, [200_000, 300_000] * 10).listening() as line,
+    ):
+        with pytest.raises(DownloadFailed):
+            Download("http://host/model.onnx", tmp_path).fetch(getter(line.port))
+        assert len(line.ranges()) == 7
+
+
 @pytest.mark.parametrize("about", [b"", b"{}", b"[]", b'{"size": "x", "tag": 1}', b"\xff"])
 def test_a_damaged_note_begins_anew(served: tuple[Path, int], tmp_path: Path, about: bytes) -> None:
     folder, port = served

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import settings, strategies as st
@@ -303,9 +304,18 @@ def test_what_says_nothing_of_the_files_fetches_none(kind: Kind) -> None:
     assert plan(situation) == {"a": Reload()}
 
 
-@pytest.mark.parametrize("kind", [Kind.DIED, Kind.UNREACHED])
-def test_what_fails_again_and_again_is_fetched_now_and_then(kind: Kind) -> None:
-    """What lies here may be damaged; not each time, for where it is fetched from may be away."""
+@pytest.mark.parametrize(
+    ("kind", "turns"),
+    [
+        (Kind.DIED, [Reload(), Reload(), Prepare()] * 2),
+        (Kind.UNREACHED, [Reload(), Reload(), Prepare()] * 2),
+        (Kind.REFUSED, [Prepare(), Reload()] * 3),
+    ],
+)
+def test_what_fails_again_and_again_is_fetched_now_and_then(kind: Kind, turns: list[Any]) -> None:
+    """What lies here may be damaged; not each time, for where it is fetched from may be away, or
+    have others in its place.
+    """
     record = ModelRecord("a", "a", "good1", (version(1, "good1"),), "")
     found = []
     failure = None
@@ -314,7 +324,7 @@ def test_what_fails_again_and_again_is_fetched_now_and_then(kind: Kind) -> None:
         failures = {("a", "good1"): failure}
         situation = Situation({"a": "good1"}, {"a": record}, failures, {}, 10_000.0)
         found.append(plan(situation))
-    assert found == [{"a": Reload()}, {"a": Reload()}, {"a": Prepare()}] * 2
+    assert found == [{"a": turn} for turn in turns]
 
 
 def test_what_cannot_be_deleted_is_left_alone_for_a_while() -> None:

@@ -76,7 +76,9 @@ def predicates(filters: Filters, request: Mapping[str, object]) -> list[Predicat
 
 def _tests(filters: Filters, field: str, wanted: object) -> list[Predicate]:
     if field in filters.patterns:
-        return [_pattern((field,), _text(field, wanted), 0, any)]
+        # An empty one asks for nothing, also where a document has no such field.
+        text = _text(field, wanted)
+        return [_pattern((field,), text, 0, any)] if text else []
     if field in filters.lists or field.startswith(_LIST_PREFIXES):
         return [_tags(field, wanted)]
     if field in filters.dates:
@@ -151,9 +153,10 @@ def project_fields(document: Document, only_fields: object) -> Document:
     return result
 
 
-def _copy(source: Mapping[str, object], target: Document, path: Sequence[str]) -> None:
+def _copy(source: object, target: Document, path: Sequence[str]) -> None:
     head, rest = path[0], path[1:]
-    if head not in source:
+    # A list may be one of texts, which have nothing inside.
+    if not isinstance(source, Mapping) or head not in source:
         return
     value = source[head]
     if not rest or not isinstance(value, (dict, list)):

@@ -94,12 +94,15 @@ def _action(model: str, situation: Situation) -> Action | None:
 
 
 def _refused(model: str, fingerprint: str, situation: Situation) -> bool:
-    """Whether its files may be why: each third time also where its process died or they could not
-    be read, for what lies here may be damaged. Not each time, for the store may be away.
+    """Whether its files may be why: each second time where they were refused, and each third also
+    where its process died or they could not be read, for what lies here may be damaged. Not each
+    time, for the store may be away, or hold others by now than those that are good here.
     """
     failure = situation.failures.get((model, fingerprint))
-    if failure is None or failure.kind is Kind.REFUSED:
-        return failure is not None
+    if failure is None:
+        return False
+    if failure.kind is Kind.REFUSED:
+        return failure.tries % 2 == 1
     return failure.kind in (Kind.DIED, Kind.UNREACHED) and failure.tries % 3 == 0
 
 

@@ -74,7 +74,7 @@ class StateFile:
             if record is not None:
                 self._records[model] = record
             try:
-                self._write(durable=True)
+                self._write()
             except OSError:
                 self._records, self._unread = before
                 raise
@@ -91,7 +91,7 @@ class StateFile:
         with self._lock, contextlib.suppress(OSError):
             changed, self._failures = failures != self._failures, dict(failures)
             if changed and self._status:
-                self._write(durable=False)
+                self._write()
 
     def publish(self, status: Mapping[str, Any]) -> None:
         """Show a new status; written only when something in it changed."""
@@ -99,7 +99,7 @@ class StateFile:
             # Half a second ago it was most often the same, and its text takes longer to make.
             if status != self._status or not self._written:
                 self._status = status
-                self._write(durable=False)
+                self._write()
 
     def forget_status(self) -> None:
         """What was shown holds no more: neither Triton nor a controller runs. The records stay, and
@@ -111,7 +111,7 @@ class StateFile:
             except FileNotFoundError:
                 beat = 0
             self._status = {}
-            self._write(durable=True)
+            self._write()
             os.utime(self._path, ns=(beat, beat))
 
     def beat(self) -> None:
@@ -143,7 +143,7 @@ class StateFile:
                     model, self._path,
                 )  # fmt: skip
 
-    def _write(self, *, durable: bool) -> None:
+    def _write(self) -> None:
         known = {model: record_to_json(record) for model, record in self._records.items()}
         models = self._unread | known
         kept = {_FAILURES: failures_to_json(self._failures), _MODELS: models}
@@ -152,5 +152,6 @@ class StateFile:
             return
         # Until it stands there: what failed is written by the next who comes, changed or not.
         self._written = ""
-        replace_file(self._path, text, durable=durable)
+        # Also for a status: it takes the place of records that are to outlast a cut of power.
+        replace_file(self._path, text, durable=True)
         self._written = text

@@ -112,16 +112,16 @@ class Download:
 
     def _whole(self, get: Get) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
-        failed = 0
+        failed, most = 0, self._come()
         while True:
-            before = self._come()
             try:
                 if self._go_on(get):
                     break
                 reason = "the connection ended early"
             except requests.RequestException as error:
                 reason = type(error).__name__
-            failed = 0 if self._come() > before else failed + 1
+            # Of a server that begins anew each time it would go on for ever.
+            failed, most = (0, self._come()) if self._come() > most else (failed + 1, most)
             if failed == _TRIES:
                 raise DownloadFailed(
                     f"{reason}; {self._come() / _MB:.1f} MB of it came and are kept"
