@@ -295,6 +295,15 @@ def test_a_broken_file_is_named(make: Make, backend: str) -> None:
         model.load()
 
 
+def test_openvino_reads_no_other_format_by_its_own_ones_name(make: Make) -> None:
+    """Its reader of ONNX would take weights from the memory of the process."""
+    model = make("openvino_text")
+    write_onnx(model.folder, file_name="model.xml")
+    (model.folder / "model.bin").touch()
+    with pytest.raises(InferenceServerException, match="is not OpenVINO's own format"):
+        model.load()
+
+
 @WITHOUT_TORCH
 def test_a_configuration_that_contradicts_the_graph_is_refused(make: Make, backend: str) -> None:
     model = make(backend, inputs=(TensorConfig("input_ids", "INT64", (-1,)), INPUTS[1]))
