@@ -36,6 +36,7 @@ API_HOST = "CLEARML_API_HOST"
 LOCAL_FOLDER = Path("/run/local")
 LOCAL_API = "TRANSFORMER_SERVING_LOCAL_API"
 EXTRA_PACKAGES = "CLEARML_EXTRA_PYTHON_PACKAGES"
+TRUSTED_KEYS = "TRANSFORMER_SERVING_TRUSTED_KEYS"
 PACKAGES_FOLDER = Path("/var/lib/extra-packages")
 # What the image was installed from.
 LOCK = Path(__file__).with_name("image.lock")
@@ -211,9 +212,11 @@ def install(wanted: list[str], environment: dict[str, str]) -> Path:
     """Install into the volume, once for all containers and restarts; the folder to import from.
 
     It comes before the image's own packages, so that what both have must be of the same version:
-    another image or Python has a folder of its own.
+    another image or Python has a folder of its own. So have other trusted keys: code of bundles
+    that are not trusted any more may have written into the one before.
     """
-    made_for = [*wanted, str(sys.implementation.cache_tag), LOCK.read_text("utf-8")]
+    trusted = environment.get(TRUSTED_KEYS, "").split()
+    made_for = [*wanted, str(sys.implementation.cache_tag), LOCK.read_text("utf-8"), *trusted]
     name = hashlib.sha256("\n".join(made_for).encode()).hexdigest()[:16]
     folder = PACKAGES_FOLDER / name
     try:

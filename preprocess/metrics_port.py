@@ -13,6 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.keys import VARIABLE as KEYS
 from transformer_serving.contract.worker.process_figures import (
     WorkerProcesses,
     begun_files,
@@ -30,7 +31,8 @@ _AGAIN_S = 5.0
 def open_metrics_port(host: str, port: int) -> None:
     """Show the figures at /metrics, once a worker, whichever endpoint starts first.
 
-    Of several workers one gets the port; in the others a thread waits for that one's end.
+    Of several workers one gets the port; in the others a thread waits for that one's end. Nobody
+    gets it where there are keys: it asks for none, and its figures name them and all endpoints.
     """
     if not port or find_spec("prometheus_client") is None:
         return
@@ -39,6 +41,12 @@ def open_metrics_port(host: str, port: int) -> None:
     if state["again"] == inf:
         return
     state["again"] = inf
+    if os.environ.get(KEYS):
+        log.warning(
+            "port %s stays closed, as %s is set and it asks for no key: the gateway has the same "
+            "figures at /metrics, for a key of keys add NAME --metrics", port, KEYS,
+        )  # fmt: skip
+        return
     if _opened(host, port):
         return
     waiting = threading.Thread(target=_wait, args=(host, port), name="metrics-port")

@@ -386,6 +386,20 @@ def test_extra_packages_of_another_python_are_others(
     assert made.install(["wanted"], environment) != first
 
 
+def test_code_of_before_the_trusted_keys_left_nothing_that_runs(
+    tmp_path: Path, index: Path
+) -> None:
+    environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
+    made = image(tmp_path, "needed==1.0")
+    first = made.install(["wanted"], environment)
+    (first / "sitecustomize.py").write_text("")
+    environment[made.TRUSTED_KEYS] = "release:AAAA"
+    second = made.install(["wanted"], environment)
+    assert not (second / "sitecustomize.py").exists()
+    environment[made.TRUSTED_KEYS] = "release:BBBB"
+    assert made.install(["wanted"], environment) not in (first, second)
+
+
 def test_another_version_than_the_images_is_refused(tmp_path: Path, index: Path) -> None:
     environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
     with pytest.raises(SystemExit, match="build an image of your own"):

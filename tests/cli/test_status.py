@@ -50,6 +50,26 @@ def test_signs_of_rich_are_shown() -> None:
         assert shown in text
 
 
+def test_what_a_terminal_would_obey_is_shown() -> None:
+    evil = "a\x1b]0;x\x07\n2026 ERROR"
+    row = {"endpoint": evil, "reason": evil, "backend": evil, "proof": None, "ready": False}
+    arm = {"endpoint": evil, "weight": 1.0, "is_there": True}
+    values = {
+        "parts": [],
+        "endpoints": [row],
+        "routes": [{"endpoint": evil, "prefix": None, "arms": [arm], "leads_somewhere": True}],
+        "unserved": [{"id": "0" * 32, "name": evil, "endpoints": [evil]}],
+        "rollouts": [{"endpoint": evil, "bundle_version": 1, "words": evil}],
+        "open_tritons": [],
+        "running": True,
+    }
+    page = io.StringIO()
+    Console(file=page, width=300).print(_status_tables(Path("/w/.stack"), values))
+    text = page.getvalue()
+    assert text.replace("\n", "").isprintable()
+    assert text.count(r"a\x1b]0;x\x07\n2026 ERROR") == 9
+
+
 def test_routes_and_what_is_not_served_are_told() -> None:
     arms = [
         {"endpoint": "a/1", "weight": 0.25, "is_there": True},

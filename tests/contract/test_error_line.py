@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from transformer_serving.contract.error_line import first_line, named_line, one_line
+from transformer_serving.contract.error_line import first_line, named_line, one_line, printable
 
 
 @given(st.text(), st.integers(1, 300))
@@ -21,3 +21,13 @@ def test_an_error_is_told_by_its_first_line_and_its_type() -> None:
     assert named_line(RuntimeError("no kernel\n at 0x0")) == "RuntimeError: no kernel"
     assert named_line(MemoryError()) == "MemoryError: "
     assert len(first_line(ValueError("x" * 1000))) == 200
+
+
+@given(st.text())
+def test_nothing_is_left_that_a_terminal_obeys(text: str) -> None:
+    assert printable(text).isprintable()
+
+
+def test_what_is_shown_stays_what_it_is() -> None:
+    assert printable("größe [/x] 日本") == "größe [/x] 日本"
+    assert printable("a\x1b]0;x\x07b\nc") == "a\\x1b]0;x\\x07b\\nc"

@@ -17,6 +17,7 @@ from tests.contract.bundles import endpoint_of, rewritten, with_file, write_bund
 from tests.contract.onnx_files import PUTS, Put, field, onnx_bytes, outer_model
 from tests.contract.plans import PLANS, Plan, build, oldest
 from tests.stand_in import names, nvidia_smi
+from transformer_serving.contract.engine_parameters import OPENVINO, parameters_of
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.gate import server_facts as server_facts_module
 from transformer_serving.contract.gate.file_names import FILE_NAMES
@@ -33,6 +34,12 @@ from transformer_serving.contract.gate.server_facts import (
 from transformer_serving.contract.manifest import ENGINES, Manifest
 from transformer_serving.desk.builders.table import ENGINES as TABLE, GENERATION_BACKENDS
 from transformer_serving.engine.bundle_config import ENGINE_BACKENDS, config_faults
+from transformer_serving.engine.model_config import (
+    TensorConfig,
+    build_config,
+    to_text,
+    with_versions,
+)
 
 SERVER = ServerFacts(
     name="the image pin 24.10",
@@ -42,6 +49,7 @@ SERVER = ServerFacts(
     kit_version="0.1.0",
 )
 FITTING = Plan("10.5.0.18", 239, "8.6")
+IR = b"<net/>"
 TENSORRT = {"version": "10.5.0.18", "compute_capability": "8.6"}
 
 
@@ -68,7 +76,7 @@ def first(manifest: Manifest, folder: Path, server: ServerFacts = SERVER) -> str
 
 @pytest.mark.parametrize(
     ("engine", "content"),
-    [("tensorrt", build(FITTING)), ("onnxruntime", onnx_bytes(opset=21)), ("openvino", b"<net/>")],
+    [("tensorrt", build(FITTING)), ("onnxruntime", onnx_bytes(opset=21)), ("openvino", IR)],
 )
 def test_a_fitting_bundle_passes_whole_and_as_its_model_folder(
     tmp_path: Path, endpoint_fields: dict[str, Any], engine: str, content: bytes
@@ -159,7 +167,7 @@ def test_a_plan_that_is_not_the_manifests_is_refused(
     manifest = plan_bundle(tmp_path, endpoint_fields, build(FITTING), **stated)
     assert "the manifest says 10.4.0.26: it is another plan" in first(manifest, tmp_path)
     other = tmp_path / "other"
-    manifest = write_bundle(other, endpoint_fields, engine="openvino", content=b"")
+    manifest = write_bundle(other, endpoint_fields, engine="openvino", content=IR)
     no_plan = dataclasses.replace(manifest, engine="tensorrt")
     assert "lists no .plan file" in first(no_plan, other)
 
@@ -303,7 +311,7 @@ def test_a_bundle_newer_than_the_kit_is_called_that(
     tmp_path: Path, endpoint_fields: dict[str, Any]
 ) -> None:
     manifest = write_bundle(
-        tmp_path, endpoint_fields, engine="openvino", content=b"", kit_version="0.2.0"
+        tmp_path, endpoint_fields, engine="openvino", content=IR, kit_version="0.2.0"
     )
     assert said(manifest, tmp_path) == ["kit"]
     assert "made by transformer-serving 0.2.0, newer than this 0.1.0" in first(manifest, tmp_path)
@@ -314,13 +322,13 @@ def test_a_bundle_newer_than_the_kit_is_called_that(
 
 
 def test_changed_files_are_refused(tmp_path: Path, endpoint_fields: dict[str, Any]) -> None:
-    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"abc")
-    (tmp_path / "model/model.xml").write_bytes(b"abd")
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=IR)
+    (tmp_path / "model/model.xml").write_bytes(b"<nut/>")
     assert said(manifest, tmp_path) == ["files"]
     with pytest.raises(ContractError, match="'model.xml' is not the one of the manifest"):
         require_servable(manifest, tmp_path / "model", SERVER, config_faults)
     (tmp_path / "model/extra.bin").write_bytes(b"")
-    (tmp_path / "model/model.xml").write_bytes(b"abc")
+    (tmp_path / "model/model.xml").write_bytes(IR)
     assert "'model/extra.bin' is not in the manifest" in first(manifest, tmp_path)
 
 
@@ -361,7 +369,8 @@ def test_what_an_engine_reads_is_taken(
     assert refusals(manifest, tmp_path, SERVER, config_faults, checks=("names",)) == ()
 
 
-_ENVIRONMENT = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }'
+_PARAMETER = 'parameters { key: "%s" value { string_value: "%s" } }'
+_ENVIRONMENT = _PARAMETER % ("EXECUTION_ENV_PATH", "%s")
 
 
 @pytest.mark.parametrize(
@@ -373,6 +382,17 @@ _ENVIRONMENT = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s
         ('default_model_filename: "config.pbtxt"', "whose name ends in .onnx, got"),
         (_ENVIRONMENT % "/tmp/$(id)", "'parameters.EXECUTION_ENV_PATH' must have only"),
         (_ENVIRONMENT % "/tmp/a.tar.gz", "parameter 'EXECUTION_ENV_PATH' is none"),
+        (_PARAMETER % ("TRITON_BATCH_STRATEGY_PATH", "/m/e/7/x.bin"), "'TRITON_BATCH_STRATEGY_PAT"),
+        # One of another engine.
+        (_PARAMETER % ("num_kv_blocks", "4"), "'num_kv_blocks' is none that .* onnxruntime may"),
+        ('instance_group { name: "x" }', "field 'instance_group.name' is none"),
+        ('instance_group { host_policy: "x" }', "field 'instance_group.host_policy' is none"),
+        ('output { label_filename: "../../../run/secrets/a" }', "'output.label_filename' is none"),
+        (
+            'model_warmup { inputs { key: "a" value { input_data_file: "../a" } } }',
+            "field 'model_warmup.inputs.input_data_file' is none",
+        ),
+        ("ensemble_scheduling { }", "field 'ensemble_scheduling' is none"),
         ('backend: "python"', "field 'backend' must say onnxruntime, as the manifest's engine is"),
         ('backend: ""', "field 'backend' must say onnxruntime, .*got ''"),
         ('platform: "ensemble"', "field 'platform' must say onnxruntime"),
@@ -399,10 +419,80 @@ def test_a_configuration_that_would_run_code_is_refused(
         require_servable(other, tmp_path / "model", SERVER, config_faults)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_all_that_convert_writes_may_stand_in_a_configuration(
+    tmp_path: Path, endpoint_fields: dict[str, Any], engine: str
+) -> None:
+    """With every parameter that a user may give there (docs: convert.md, tuning.md)."""
+    names = {
+        *("precision", "intra_op_thread_count", "vocabulary", "max_positions"),
+        *parameters_of(OPENVINO),
+    }
+    parameters = {
+        "openvino": names,
+        "onnxruntime": {"intra_op_thread_count"},
+        "torch": {"intra_op_thread_count"},
+        "vllm": {"ENABLE_VLLM_HEALTH_CHECK"},
+    }
+    manifest = write_bundle(tmp_path, endpoint_fields, engine=engine, content=IR)
+    ids, answer = (
+        TensorConfig("ids", "INT32", (-1,), optional=True),
+        TensorConfig("a", "FP32", (2,)),
+    )
+    config = build_config(
+        name="", backend=ENGINE_BACKENDS[engine][0], inputs=(ids,), outputs=(answer,),
+        max_batch_size=4, max_queue_size=5, max_queue_delay_us=6, warmup_lengths=(8, 16),
+        profiles=("0", "1"), file_name=FILE_NAMES[engine].opened.usual, kind="KIND_AUTO",
+        decoupled=True, parameters=dict.fromkeys(parameters.get(engine, ()), "1"),
+    )  # fmt: skip
+    assert list(config_faults(to_text(config).encode(), manifest)) == []
+    served = with_versions(config, "a", [7])
+    assert list(config_faults(to_text(served).encode(), manifest)) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "named", "words"),
+    [
+        ("openvino", "model.bin", "whose name ends in .xml, got 'model.bin'"),
+        ("onnxruntime", "", "whose name ends in .onnx, got ''"),
+        ("torch", "other.json", "model, program.json, got 'other.json'"),
+        ("vllm", "other.json", "model, model.json, got 'other.json'"),
+    ],
+)
+def test_an_engine_opens_no_file_that_is_not_looked_at(
+    tmp_path: Path, endpoint_fields: dict[str, Any], engine: str, named: str, words: str
+) -> None:
+    """With no model.onnx, and none named, a backend takes model.bin."""
+    manifest = write_bundle(tmp_path, endpoint_fields, engine=engine, content=IR)
+    for name in ("model.bin", "other.json"):
+        manifest = with_file(manifest, tmp_path, name)
+    if not named:
+        kept = tuple(entry for entry in manifest.files if not entry.path.endswith(".onnx"))
+        manifest = dataclasses.replace(manifest, files=kept)
+    line = f'default_model_filename: "{named}"' if named else ""
+    config = f'backend: "{ENGINE_BACKENDS[engine][0]}" {line}'
+    (fault,) = config_faults(config.encode(), manifest)
+    assert words in fault
+
+
+@pytest.mark.parametrize("head", [b"", b"\x08\x08", b"\n<", b" <net/>", b"\xef\xbb\xbf<net/>"])
+@pytest.mark.parametrize("name", ["model.xml", "other.xml"])
+def test_what_is_no_xml_is_nothing_for_openvino(
+    tmp_path: Path, endpoint_fields: dict[str, Any], name: str, head: bytes
+) -> None:
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=IR)
+    assert said(manifest, tmp_path) == []
+    other = with_file(manifest, tmp_path, name, head)
+    assert said(other, tmp_path)[0] == "openvino"
+    assert f"'model/{name}' does not begin as XML" in first(other, tmp_path)
+    with pytest.raises(ContractError, match="does not begin as XML"):
+        require_servable(other, tmp_path / "model", SERVER, config_faults)
+
+
 def test_a_bundle_without_a_configuration_is_refused(
     tmp_path: Path, endpoint_fields: dict[str, Any]
 ) -> None:
-    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"")
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=IR)
     (tmp_path / "model/config.pbtxt").unlink()
     assert "file 'config.pbtxt' of the bundle is missing" in first(manifest, tmp_path)
 
@@ -417,7 +507,7 @@ def test_the_backends_of_an_engine_are_those_that_convert_writes() -> None:
 def test_a_tokenizer_or_labels_that_are_not_the_manifests(
     tmp_path: Path, endpoint_fields: dict[str, Any]
 ) -> None:
-    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"")
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=IR)
     (tmp_path / "tokenizer.json").write_text('{"other": 1}')
     assert said(manifest, tmp_path)[0] == "tokenizer"
     assert "'tokenizer.json' is not the one of the manifest" in first(manifest, tmp_path)
@@ -462,7 +552,7 @@ def test_a_tokenizer_or_labels_that_are_not_the_manifests(
 def test_another_bundles_endpoint_is_refused_even_with_fitting_hashes(
     tmp_path: Path, endpoint_fields: dict[str, Any], change: dict[str, Any], words: str
 ) -> None:
-    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"")
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=IR)
     change_endpoint(tmp_path, **change)
     assert words in first(rewritten(tmp_path, manifest), tmp_path)
 
@@ -470,7 +560,7 @@ def test_another_bundles_endpoint_is_refused_even_with_fitting_hashes(
 def test_a_manifest_of_another_bundle_or_task_is_refused_beside_whole_files(
     tmp_path: Path, endpoint_fields: dict[str, Any]
 ) -> None:
-    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=b"")
+    manifest = write_bundle(tmp_path, endpoint_fields, engine="openvino", content=IR)
     other = dataclasses.replace(manifest, task="token-classification")
     assert said(other, tmp_path) == ["labels"]
     assert "field 'task' differs" in first(other, tmp_path)

@@ -26,7 +26,7 @@ from tests.engine.text_models import (
     write_openvino,
     write_torch,
 )
-from tests.engine.triton_server import TritonServer, running_triton
+from tests.engine.triton_server import TritonServer, running_triton, shared_memory
 from transformer_serving.engine.backends.precision import openvino_properties
 from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
 from transformer_serving.engine.orphans import model_of
@@ -292,6 +292,27 @@ def test_a_broken_file_is_named(make: Make, backend: str) -> None:
         broken = broken.with_name("program.safetensors")
     broken.write_bytes(b"not a model")
     with pytest.raises(InferenceServerException, match="cannot be loaded"):
+        model.load()
+
+
+def test_no_other_user_reads_what_a_model_is_asked(
+    model: Model, triton_server: TritonServer
+) -> None:
+    """Before a request, and after one for which the area grows."""
+    own = [one for one in stubs(triton_server) if model_of(one, triton_server.repository)]
+    for length in (4, 500_000):
+        areas = set[Path]().union(*(shared_memory(one.pid) for one in own))
+        assert areas
+        assert {oct(area.stat().st_mode) for area in areas} == {"0o100600"}
+        model.ask(np.zeros((1, length), np.int32))
+
+
+def test_openvino_reads_no_other_format_by_its_own_ones_name(make: Make) -> None:
+    """Its reader of ONNX would take weights from the memory of the process."""
+    model = make("openvino_text")
+    write_onnx(model.folder, file_name="model.xml")
+    (model.folder / "model.bin").touch()
+    with pytest.raises(InferenceServerException, match="is not OpenVINO's own format"):
         model.load()
 
 

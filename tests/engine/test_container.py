@@ -20,13 +20,14 @@ from tests.small_disk import fill, small_disk
 from transformer_serving.contract.settings.polls import SERVING_POLL, TRITON_POLL
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.engine import container
+from transformer_serving.engine.backends.shared_area import FOLDER
 from transformer_serving.engine.container import Container
 from transformer_serving.engine.container_commands import GRACE_VARIABLE, commands, end_seconds
 from transformer_serving.engine.controller.first_loads import awaited
 from transformer_serving.engine.controller.records import FailedChange, Kind
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.image_pin import PINNED_TENSORRT, PINNED_TRITON, difference
-from transformer_serving.engine.shared_memory import FOLDER, area_prefix
+from transformer_serving.engine.shared_memory import area_prefix
 
 pytestmark = pytest.mark.usefixtures("signals_given_back")
 

@@ -207,3 +207,11 @@ def test_only_changes_are_told() -> None:
     rows = endpoint_rows(None, [], {}, {}, None, Proving((), lambda _: None))
     assert rows == []
     assert changes(rows, rows) == []
+
+
+def test_a_name_in_clearml_forges_no_line_of_the_log() -> None:
+    problem = Problem("a\n2026-11-30 ERROR b: gone\x1b[31m", "", "", "no")
+    rows = endpoint_rows({}, [problem], {}, {}, None, Proving((), lambda _: None))
+    [line] = changes([], rows)
+    assert line.isprintable()
+    assert "a\\n2026-11-30 ERROR b: gone" in line

@@ -23,6 +23,7 @@ from tritonclient.utils import InferenceServerException
 from tests.engine.streams import GREEDY, Caller, figures, options, part, until
 from tests.engine.test_orphans import stubs
 from tests.engine.test_proofs import row
+from tests.engine.text_models import write_onnx
 from tests.engine.triton_server import TritonServer, running_triton, wait_until
 from tests.language_models import POSITIONS, save_language_model
 from transformer_serving.contract.endpoint import Limits
@@ -42,6 +43,7 @@ from transformer_serving.engine.backends.generation.pipeline import (
     _scheduler,
 )
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
+from transformer_serving.engine.backends.model_settings import ModelError
 from transformer_serving.engine.backends.openvino_quiet import core, openvino
 from transformer_serving.engine.controller.metrics import MetricsPage
 
@@ -530,6 +532,14 @@ def test_a_hundred_streams_of_which_half_leave(
     assert ended - before["finished_total"] - before["cancelled_total"] == 100
     assert after["cancelled_total"] > before["cancelled_total"]
     assert after["failed_total"] == 0
+
+
+def test_no_other_format_is_read_by_the_name_of_openvinos_own(tmp_path: Path) -> None:
+    write_onnx(tmp_path, file_name="openvino_model.xml")
+    for name in ("openvino_model.bin", "config.json"):
+        (tmp_path / name).touch()
+    with pytest.raises(ModelError, match=r"'openvino_model.xml' .* is not OpenVINO's own format"):
+        OpenVinoPipeline(tmp_path, GenerationSettings(vocabulary=9, max_positions=9, kv_blocks=1))
 
 
 @pytest.mark.parametrize("kept", [True, False])

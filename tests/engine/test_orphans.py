@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -19,7 +21,7 @@ from tests.engine.text_models import write_onnx
 from tests.engine.triton_server import TritonServer, running_triton, shared_memory, wait_until
 from tests.free_ports import free_ports
 from transformer_serving.engine.orphans import STUB, end_orphans, model_of, server_of
-from transformer_serving.engine.shared_memory import area_prefix
+from transformer_serving.engine.shared_memory import area_prefix, close_areas
 from transformer_serving.engine.triton_process import LOOPBACK, TritonAddresses
 
 BOUND_S = 60
@@ -146,3 +148,36 @@ def test_what_a_killed_server_left_is_ended(one: Serving, tmp_path: Path) -> Non
         one.wait(name, BOUND_S, ready=True)
     wait_until(lambda: len(stubs(one.server)) == 2, BOUND_S)
     assert end_orphans(repository) == 0
+
+
+_FOREIGN = """class TritonPythonModel:
+    def execute(self, requests):
+        return []
+"""
+
+
+def test_what_crosses_shared_memory_is_for_this_user_alone(one: Serving, tmp_path: Path) -> None:
+    """Of a backend too that has nothing of ours, as vLLM's."""
+    folder = tmp_path / "python"
+    folder.mkdir()
+    (folder / "model.py").write_text(_FOREIGN)
+    fields = dataclasses.replace(FIELDS, auxiliary={"backend": '"python"', "max_batch_size": 8})
+    one.control_plane.add("python", folder, fields=fields)
+    one.control_plane.add("a", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    for name in ("python", "a"):
+        one.wait(name, BOUND_S, ready=True)
+    assert one.server.process is not None
+    areas = shared_memory(one.server.process.pid)
+    assert len(areas) == 2
+    assert {oct(area.stat().st_mode) for area in areas} == {"0o100600"}
+
+
+def test_areas_of_others_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_serving.engine.shared_memory.FOLDER", tmp_path)
+    prefix, aim = area_prefix(tmp_path), tmp_path / "aim"
+    for path in (aim, tmp_path / f"{prefix}own", tmp_path / "triton_0123456789abcdef_another"):
+        path.touch(0o644)
+    (tmp_path / f"{prefix}link").symlink_to(aim)
+    close_areas(tmp_path)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert [name for name, mode in modes.items() if mode == 0o600] == [f"{prefix}own"]

@@ -103,6 +103,19 @@ def test_a_port_that_older_code_of_the_process_has_is_left_to_it(
     assert page(port) is None
 
 
+def test_where_there_are_keys_it_stays_closed_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(process_wide("metrics_port", dict), "again", 0.0)
+    monkeypatch.setenv("TRANSFORMER_SERVING_KEYS_FILE", "/run/keys/keys.json")
+    opened: list[int] = []
+    monkeypatch.setattr(prometheus_client, "start_http_server", lambda *to: opened.append(to[0]))
+    for _ in range(2):
+        open_metrics_port("127.0.0.1", 8082)
+    assert not opened
+    assert caplog.text.count("port 8082 stays closed, as TRANSFORMER_SERVING_KEYS_FILE is set") == 1
+
+
 # prometheus_client leaves its socket to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_where_no_thread_can_be_started_the_next_endpoint_opens_it(

@@ -1186,6 +1186,33 @@ def test_a_module_of_sentence_transformers_may_be_a_pickle(classifier: Path) -> 
         open_source(str(classifier))
 
 
+@pytest.mark.parametrize("listed", [{}, {"a": "model.safetensors"}])
+def test_an_index_stands_for_nothing_in_a_module_that_reads_none(
+    classifier: Path, listed: dict[str, str]
+) -> None:
+    dense = classifier / "2_Dense"
+    dense.mkdir()
+    (dense / "pytorch_model.bin").write_bytes(b"")
+    (dense / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    row = {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    (classifier / "modules.json").write_text(json.dumps([{"path": ""}, row]))
+    with pytest.raises(ConversionRefused, match="'2_Dense/pytorch_model.bin' is a pickle"):
+        open_source(str(classifier))
+
+
+@pytest.mark.parametrize("name", ["x.bin", "sub/x.bin", "x", "/x.pt"])
+def test_an_index_of_safetensors_names_no_pickle(classifier: Path, name: str) -> None:
+    """transformers reads each file by its own suffix."""
+    (classifier / "model.safetensors").rename(classifier / "a.safetensors")
+    index = {"weight_map": {"a": "a.safetensors", "b": name}}
+    (classifier / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ConversionRefused, match=f"names '{name}', which is no safetensors, and"):
+        open_source(str(classifier))
+    del index["weight_map"]["b"]
+    (classifier / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert open_source(str(classifier)).folder == classifier
+
+
 def test_safetensors_of_another_name_do_not_stand_for_the_weights(classifier: Path) -> None:
     (classifier / "model.safetensors").rename(classifier / "x.safetensors")
     (classifier / "pytorch_model.bin").write_bytes(b"")

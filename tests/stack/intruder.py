@@ -23,6 +23,7 @@ import psutil
 import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
+from tests.engine.triton_server import shared_memory
 from transformer_serving.desk.local.leftovers import leftovers
 
 NOBODY = 65_534
@@ -43,6 +44,7 @@ class ExposedStack:
     triton: int
     ports: list[int]
     sockets: list[str]
+    areas: list[str]
     marker: str
 
 
@@ -66,6 +68,7 @@ def target_of(state: Path, sockets: Path, marker: Path) -> ExposedStack:
         triton,
         sorted(tcp_ports([triton])),
         [str(row.laddr) for row in psutil.Process(triton).net_connections("unix") if row.laddr],
+        sorted(map(str, shared_memory(triton))),
         str(marker),
     )
 
@@ -157,7 +160,7 @@ def _look(target: ExposedStack, found: Found) -> None:
     paths: Iterator[Path] = (
         Path(f"/proc/{pid}/{name}") for pid in target.pids for name in _OF_PROCESS
     )
-    for path in [*map(Path, target.folders), *paths]:
+    for path in [*map(Path, target.folders), *map(Path, target.areas), *paths]:
         with contextlib.suppress(OSError):
             read = sorted(os.listdir(path)) if path.is_dir() else path.read_bytes()
             if read and path.name != "cmdline":  # a command line is everybody's to read

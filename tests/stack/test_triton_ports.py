@@ -35,7 +35,10 @@ def attacked(stack: Stack) -> tuple[Found, bool]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
         marker = Path(folder) / "ran"
-        found = break_in(target_of(stack.state, socket_folder(stack.state), marker))
+        target = target_of(stack.state, socket_folder(stack.state), marker)
+        # Of one model at least.
+        assert target.areas
+        found = break_in(target)
         assert found.asked > 20
         return found, marker.exists()
 
@@ -59,9 +62,11 @@ def test_a_web_page_cannot_bring_code_along(plain: Stack, tmp_path: Path) -> Non
     assert not marker.exists()
 
 
-def test_another_user_finds_no_way_in(plain: Stack) -> None:
+def test_another_user_finds_no_way_in(plain: Stack, tmp_path: Path) -> None:
     needs_root()
+    plain.run("deploy", str(write_small(tmp_path / "bundle").folder), "--endpoint", "looked-at")
     found, marker = attacked(plain)
+    plain.run("remove", "looked-at")
     assert not found.files
     assert not found.answered
     assert not marker

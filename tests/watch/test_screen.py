@@ -99,6 +99,16 @@ def test_what_is_not_well_is_told() -> None:
         assert "controller" not in said
 
 
+def test_names_and_reasons_give_a_terminal_no_orders() -> None:
+    evil = "a\x1b]0;x\x07\n20:00 up"
+    look = look_of(evil)
+    assert look.status is not None
+    look.status["endpoints"].append({"endpoint": "b", "ready": False, "reason": evil})
+    traffic = traffic_of(**{evil: row_of()})
+    assert printed(look, traffic, width=200).replace("\n", "").isprintable()
+    assert all(line.isprintable() for line in plain_lines(look, traffic))
+
+
 def test_a_stack_that_is_down_or_keeps_its_figures_back() -> None:
     down = look_of(NAME, running=False, fault="the stack is down")
     assert "stack: down" in printed(down, None)

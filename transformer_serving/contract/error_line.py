@@ -1,4 +1,4 @@
-"""Other people's errors as one line of ours: theirs have several, or say nothing."""
+"""Other people's errors and names as one line of ours: theirs have several, or say nothing."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ def one_line(text: object, most: int | None = None) -> str:
 def in_ascii(text: str) -> str:
     """Every other character as its escape, for logs that take no other."""
     return text.encode("ascii", "backslashreplace").decode()
+
+
+def printable(text: str) -> str:
+    """What a terminal would obey, and ends of lines, as their escapes: names of others may hold
+    them, and so an engine's words."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def first_line(error: BaseException) -> str:

@@ -6,19 +6,24 @@ Tested by tests/contract/test_gate.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from transformer_serving.contract.engine_parameters import VLLM
-from transformer_serving.contract.error_line import one_line
+from transformer_serving.contract.engine_parameters import OPENVINO, VLLM, parameters_of
+from transformer_serving.contract.error_line import in_ascii, one_line
 from transformer_serving.contract.gate.file_names import FILE_NAMES
 from transformer_serving.contract.manifest import TORCH, Manifest
 from transformer_serving.engine.endpoint_config import (
     BACKENDS,
-    ENVIRONMENT,
     backend_of,
     check_unquoted,
 )
 from transformer_serving.engine.errors import ConfigError
-from transformer_serving.engine.model_config import FILE_NAME, ModelConfig, from_text
+from transformer_serving.engine.model_config import (
+    FILE_NAME,
+    THREAD_PARAMETERS,
+    ModelConfig,
+    from_text,
+)
 
 # A manifest says which engine it is; Triton asks the configuration.
 ENGINE_BACKENDS: Mapping[str, tuple[str, ...]] = {
@@ -28,12 +33,38 @@ ENGINE_BACKENDS: Mapping[str, tuple[str, ...]] = {
     TORCH: ("torch_text",),
     VLLM: ("vllm",),
 }
-# Of the others `runtime`, `model_operations` and `model_repository_agents` name libraries to load.
-_FIELDS = frozenset({
-    *("name", "platform", "backend", "max_batch_size", "input", "output", "instance_group"),
-    *("dynamic_batching", "parameters", "model_warmup", "default_model_filename"),
-    *("model_transaction_policy", "version_policy"),
-})  # fmt: skip
+# All that convert writes, and what it wrote before. Others name libraries and programs (`runtime`,
+# `model_operations`, `model_repository_agents`) or files that are read from any place
+# (`output.label_filename`).
+_FIELDS = (
+    *("name", "platform", "backend", "max_batch_size", "default_model_filename"),
+    *("input.name", "input.data_type", "input.dims", "input.optional"),
+    *("output.name", "output.data_type", "output.dims"),
+    *("instance_group.count", "instance_group.kind", "instance_group.profile"),
+    "dynamic_batching.max_queue_delay_microseconds",
+    "dynamic_batching.default_queue_policy.max_queue_size",
+    "model_transaction_policy.decoupled",
+    *("model_warmup.name", "model_warmup.batch_size", "model_warmup.inputs.data_type"),
+    *("model_warmup.inputs.dims", "model_warmup.inputs.zero_data"),
+    "version_policy.specific.versions",
+    "parameters.string_value",
+)
+_ALLOWED = frozenset(
+    ".".join(parts[:depth])
+    for parts in (path.split(".") for path in _FIELDS)
+    for depth in range(1, len(parts) + 1)
+)
+# Likewise. Others name what Triton runs: EXECUTION_ENV_PATH a model's programs,
+# TRITON_BATCH_STRATEGY_PATH a library for tritonserver itself.
+_PARAMETERS: Mapping[str, frozenset[str]] = {
+    OPENVINO: frozenset(
+        {"precision", "vocabulary", "max_positions", *THREAD_PARAMETERS, *parameters_of(OPENVINO)}
+    ),
+    "onnxruntime": frozenset(THREAD_PARAMETERS),
+    "tensorrt": frozenset(),
+    TORCH: frozenset(THREAD_PARAMETERS),
+    VLLM: frozenset({"ENABLE_VLLM_HEALTH_CHECK"}),
+}
 
 
 def config_faults(raw: bytes, manifest: Manifest) -> Iterator[str]:
@@ -48,30 +79,45 @@ def config_faults(raw: bytes, manifest: Manifest) -> Iterator[str]:
         yield f"{FILE_NAME}: {error}; convert again"
         return
     yield from _engine_faults(config, manifest.engine)
-    for descriptor, _ in config.ListFields():
-        if descriptor.name not in _FIELDS:
+    for path in dict.fromkeys(_paths(config)):
+        if path not in _ALLOWED:
+            yield f"{FILE_NAME}: field '{path}' is none that a bundle may have; convert again"
+    for name in config.parameters:
+        if name not in _PARAMETERS[manifest.engine]:
             yield (
-                f"{FILE_NAME}: field '{descriptor.name}' is none that a bundle may have; "
-                "convert again"
+                f"{FILE_NAME}: parameter '{in_ascii(name)}' is none that a bundle of engine "
+                f"{manifest.engine} may have; convert again"
             )
-    if ENVIRONMENT in config.parameters:
-        yield (
-            f"{FILE_NAME}: parameter '{ENVIRONMENT}' is none that a bundle may have: it names the "
-            "programs that a model is run by; convert again"
-        )
     yield from _opened_faults(config.default_model_filename, manifest)
 
 
-def _opened_faults(opened: str, manifest: Manifest) -> Iterator[str]:
+def _paths(message: Any, above: str = "") -> Iterator[str]:
+    """Each field that is set, below those that it is in; of lists and maps each value's."""
+    for descriptor, value in message.ListFields():
+        path = f"{above}{descriptor.name}"
+        yield path
+        if descriptor.message_type is None:
+            continue
+        inner = [value]
+        if descriptor.message_type.GetOptions().map_entry:
+            inner = list(value.values())
+        elif descriptor.is_repeated:
+            inner = list(value)
+        for one in inner:
+            yield from _paths(one, f"{path}.")
+
+
+def _opened_faults(named: str, manifest: Manifest) -> Iterator[str]:
     """The gate reads an engine's files by their suffixes, so Triton may open no others."""
+    opened = FILE_NAMES[manifest.engine].opened
     listed = {entry.path for entry in manifest.files}
-    suffixes = FILE_NAMES[manifest.engine].suffixes
-    if not opened or (f"model/{opened}" in listed and opened.endswith(suffixes or "")):
+    # Where it says none Triton, or the backend, takes the usual one, or else what it finds.
+    if f"model/{named or opened.usual}" in listed and opened.allow(named or opened.usual):
         return
-    named = f" whose name ends in {' or '.join(suffixes)}" if suffixes else ""
+    wanted = f" whose name ends in {opened.suffix}" if opened.suffix else f", {opened.usual}"
     yield (
-        f"{FILE_NAME}: field 'default_model_filename' must be a file of the bundle's model{named}, "
-        f"got '{one_line(opened)}'; convert again"
+        f"{FILE_NAME}: field 'default_model_filename' must be a file of the bundle's model{wanted},"
+        f" got '{one_line(named)}'; convert again"
     )
 
 

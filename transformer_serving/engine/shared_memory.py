@@ -4,6 +4,9 @@ Each model process has one, which grows with the largest call. Triton removes th
 of one that was killed with its model processes they stay, also for the container that comes next
 in a pod. So they get a name by which they are known.
 
+Those of our backends are closed to other users by themselves (backends/shared_area.py), those of
+others, as vLLM's, by the controller once they are loaded.
+
 Tested by tests/engine/test_orphans.py.
 """
 
@@ -15,7 +18,8 @@ import os
 import socket
 from pathlib import Path
 
-FOLDER = Path("/dev/shm")
+from transformer_serving.engine.backends.shared_area import FOLDER, close_area
+
 # Those with a model.py are run by it, and take its options under their own name.
 _PYTHON = "python"
 
@@ -35,6 +39,12 @@ def area_prefix(repository: Path) -> str:
     """
     whose = f"{os.getuid()} {socket.gethostname()} {repository.resolve()}"
     return f"triton_{hashlib.sha256(whose.encode()).hexdigest()[:16]}_"
+
+
+def close_areas(repository: Path) -> None:
+    """Let nobody but this user read those of a Triton of `repository`."""
+    for area in FOLDER.glob(f"{area_prefix(repository)}*"):
+        close_area(area)
 
 
 def remove_areas(repository: Path) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from transformer_serving.contract.engine_parameters import VLLM
 from transformer_serving.contract.manifest import TORCH
-from transformer_serving.contract.torch_program.program import WEIGHTS
+from transformer_serving.contract.torch_program.program import GRAPH, WEIGHTS
+from transformer_serving.contract.vllm.arguments import FILE_NAME as ARGUMENTS
 
 # Configuration, parity set, signature, and what a Hugging Face folder says of its model.
 _TEXTS = (".json", ".pbtxt", ".sig")
@@ -25,13 +26,27 @@ _CODE = re.compile(
 
 
 @dataclass(frozen=True)
+class Opened:
+    """The file that an engine begins with: what it is called where nobody says, and how another
+    name of it ends; there is none where that is ''."""
+
+    usual: str
+    suffix: str = ""
+
+    def allow(self, name: str) -> bool:
+        return name == self.usual or (self.suffix != "" and name.endswith(self.suffix))
+
+
+@dataclass(frozen=True)
 class FileNames:
-    """`suffixes` and whole `names` that an engine's files may have, beside texts.
+    """`suffixes` and whole `names` that an engine's files may have, beside texts; which of them is
+    `opened`.
 
     `weights` is for an engine whose weights may lie in files of any name: an ONNX file names them,
     and exporters do so as they like. Of such names only those of code are refused.
     """
 
+    opened: Opened
     suffixes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     weights: bool = False
@@ -46,12 +61,12 @@ class FileNames:
 
 
 FILE_NAMES: Mapping[str, FileNames] = {
-    "openvino": FileNames((".xml", ".bin")),
-    "onnxruntime": FileNames((".onnx",), weights=True),
+    "openvino": FileNames(Opened("model.xml", ".xml"), (".xml", ".bin")),
+    "onnxruntime": FileNames(Opened("model.onnx", ".onnx"), (".onnx",), weights=True),
     # One for each kind of GPU, where there are several.
-    "tensorrt": FileNames((".plan",)),
-    TORCH: FileNames(names=(WEIGHTS,)),
-    VLLM: FileNames((".safetensors",)),
+    "tensorrt": FileNames(Opened("model.plan", ".plan"), (".plan",)),
+    TORCH: FileNames(Opened(GRAPH), names=(WEIGHTS,)),
+    VLLM: FileNames(Opened(ARGUMENTS), (".safetensors",)),
 }
 
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_serving.contract.endpoint import Endpoint
-from transformer_serving.contract.engine_parameters import VLLM
+from transformer_serving.contract.engine_parameters import OPENVINO, VLLM
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.contract.fields import parse_object
 from transformer_serving.contract.gate.file_names import name_faults
 from transformer_serving.contract.gate.onnx_limits import onnx_faults
 from transformer_serving.contract.gate.onnx_weights import place_faults
+from transformer_serving.contract.gate.openvino_ir import ir_faults
 from transformer_serving.contract.gate.plan import plan_faults
 from transformer_serving.contract.gate.release import older
 from transformer_serving.contract.gate.server_facts import ServerFacts
@@ -45,7 +46,7 @@ from transformer_serving.contract.manifest import (
 )
 
 # Raised when a check becomes stricter: what a controller loaded by others is checked again first.
-RULES = 2
+RULES = 3
 CONFIG = "config.pbtxt"
 # What is wrong with the content of a bundle's config.pbtxt. Who asks brings it: to read one takes
 # Triton's own definition, which is no part of Python.
@@ -205,6 +206,12 @@ def _onnx(case: Case) -> Iterator[str]:
         yield from place_faults(path, entry.path, listed)
 
 
+def _openvino(case: Case) -> Iterator[str]:
+    if case.manifest.engine == OPENVINO:
+        for path, entry in case.engine_files(".xml"):
+            yield from ir_faults(path, entry.path)
+
+
 def _plan(case: Case) -> Iterator[str]:
     names = [entry.path for entry in case.manifest.files]
     if case.manifest.engine == "tensorrt" and not any(name.endswith(".plan") for name in names):
@@ -261,6 +268,7 @@ CHECKS: dict[str, Callable[[Case], Iterator[str]]] = {
     "kit": _kit,
     "plan": _plan,
     "onnx": _onnx,
+    "openvino": _openvino,
     "vllm": _vllm,
     "torch": _torch,
     "names": _names,

@@ -14,7 +14,9 @@ from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import read_lock
 
 # A bundle that was written just now has the files of its manifest.
-ON_WRITING = ("kit", "plan", "onnx", "vllm", "torch", "names", "configuration", "labels")
+ON_WRITING = (
+    *("kit", "plan", "onnx", "openvino", "vllm", "torch", "names", "configuration", "labels"),
+)
 
 
 def pass_gate(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from transformer_serving.contract.error_line import printable
 from transformer_serving.desk.cli.options import json_option, state_option
 from transformer_serving.desk.failure import Failure
 
@@ -92,8 +93,7 @@ def _print_request(logs: Path, names: Sequence[str], request: str, *, as_json: b
     else:
         for line in found:
             # Triton's and the engines' lines may hold what a terminal would obey.
-            text = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line.text)
-            click.echo(f"{line.file}:{line.number}: {text}")
+            click.echo(f"{line.file}:{line.number}: {printable(line.text)}")
     if not found:
         looked = ", ".join(path.name for path in files) or "no file"
         raise Failure(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from transformer_serving.contract.error_line import printable
 from transformer_serving.desk.cli.options import json_option, state_option
 from transformer_serving.desk.cli.tables import table_console, whole_table
 from transformer_serving.desk.number import Number
@@ -63,9 +64,8 @@ def _well(values: dict[str, Any]) -> bool:
 
 def _status_tables(state: Path, values: dict[str, Any]) -> Group:
     from rich.console import Group
-    from rich.text import Text
 
-    title = Text(f"stack in {state}")
+    title = _text(f"stack in {state}")
     parts = whole_table("part", "pid", "port", "health", "version", title=title)
     for part in values["parts"]:
         socket = "socket" if part["port"] is None and part["address"] else part["port"]
@@ -78,21 +78,21 @@ def _status_tables(state: Path, values: dict[str, Any]) -> Group:
         shown = (row.get("endpoint"), version, row.get("backend"), row.get("proof"), ready)
         endpoints.add_row(*map(_cell, (*shown, row["reason"])))
     opened = [
-        Text(f"the Triton at {row['address']} is open: {row['open']}", style="bold yellow")
+        _text(f"the Triton at {row['address']} is open: {row['open']}", style="bold yellow")
         for row in values["open_tritons"]
     ]
     watched = [
-        Text(f"figures and alerts: http://{part['address']}/alerts")
+        _text(f"figures and alerts: http://{part['address']}/alerts")
         for part in values["parts"]
         if part["name"] == "prometheus"
     ]
     rollouts = [
-        Text(f"rollout of {row['endpoint']} to bundle {row['bundle_version']}: {row['words']}")
+        _text(f"rollout of {row['endpoint']} to bundle {row['bundle_version']}: {row['words']}")
         for row in values["rollouts"]
     ]
-    routes = [Text(f"canary route {row['endpoint']}: {_arms(row)}") for row in values["routes"]]
+    routes = [_text(f"canary route {row['endpoint']}: {_arms(row)}") for row in values["routes"]]
     unserved = [
-        Text(
+        _text(
             f"serving service '{row['name']}' ({row['id']}) is not served; its endpoints answer "
             f"nobody: {', '.join(row['endpoints'])}",
             style="bold yellow",
@@ -122,10 +122,15 @@ def _down(state: Path) -> Text:
 
 
 def _cell(value: Any) -> Text:
-    """As it stands: names of others, and what an engine says, may hold rich's own signs."""
+    return _text("-" if value is None else str(value))
+
+
+def _text(said: str, style: str = "") -> Text:
+    """As it stands: names of others, and what an engine says, may hold rich's own signs, and what
+    a terminal would obey."""
     from rich.text import Text
 
-    return Text("-" if value is None else str(value))
+    return Text(printable(said), style)
 
 
 COMMANDS = (status,)

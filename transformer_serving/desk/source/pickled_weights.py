@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.json_files import read_json
 
 # *.bin is torch's older name for them; of these, the others are no weights.
 PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -17,6 +18,7 @@ _NO_WEIGHTS = ("training_args.bin", "optimizer.*", "scheduler.*", "rng_state*", 
 # What the packages look for; any other *.safetensors they leave, and read the pickle beside it.
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _SAFE = (WHOLE, INDEX)
+_SAFETENSORS = ".safetensors"
 # Modules of sentence-transformers with weights of their own.
 _WEIGHTY = ("Transformer", "Dense", "LayerNorm", "CNN")
 # Weights of other frameworks, which transformers 5 does not read.
@@ -35,13 +37,19 @@ def refuse_pickles(folder: Path, *, allowed: bool) -> None:
     """
     if allowed:
         return
-    for place in (folder, *modules_of(folder).values()):
-        found = None if _is_safe(place) else next(_pickles(place), None)
-        if found is not None:
+    encoders = _encoders(folder)
+    for place in dict.fromkeys((folder, *modules_of(folder).values())):
+        if _is_safe(place, sharded=place in encoders):
+            continue
+        found = next(_pickles(place), None)
+        said = f"'{found.relative_to(folder)}' is a pickle" if found else None
+        named = [name for name in _listed(place) if not name.endswith(_SAFETENSORS)]
+        if place in encoders and named:
+            said = f"{INDEX} names '{named[0]}', which is no safetensors, and may be a pickle"
+        if said is not None:
             raise ConversionRefused(
-                f"'{found.relative_to(folder)}' is a pickle: reading it runs what its writer put "
-                "into it; take a model with .safetensors, or, where you trust the writer, say "
-                "--allow-pickle"
+                f"{said}: reading it runs what its writer put into it; take a model with "
+                ".safetensors, or, where you trust the writer, say --allow-pickle"
             )
 
 
@@ -62,11 +70,30 @@ def without_safetensors(folder: Path) -> list[Path]:
     weighty = [place for name, place in modules.items() if name.endswith(_WEIGHTY)]
     # In the older layout the encoder's weights are its module's, and none are the folder's own.
     own = () if any(name.endswith("Transformer") for name in modules) else (folder,)
-    return [place for place in dict.fromkeys((*own, *weighty)) if not _is_safe(place)]
+    return [
+        place
+        for place in dict.fromkeys((*own, *weighty))
+        if not _is_safe(place, sharded=place in _encoders(folder))
+    ]
 
 
-def _is_safe(place: Path) -> bool:
-    return any((place / name).is_file() for name in _SAFE)
+def _encoders(folder: Path) -> tuple[Path, ...]:
+    """Those whose weights transformers reads, and so an index of more files than one."""
+    modules = modules_of(folder)
+    return folder, *(place for name, place in modules.items() if name.endswith("Transformer"))
+
+
+def _is_safe(place: Path, *, sharded: bool) -> bool:
+    if (place / WHOLE).is_file():
+        return True
+    listed = _listed(place) if sharded else ()
+    return bool(listed) and all(name.endswith(_SAFETENSORS) for name in listed)
+
+
+def _listed(place: Path) -> tuple[str, ...]:
+    """The files that an index of safetensors names, which may be others."""
+    shards = (read_json(place / INDEX) or {}).get("weight_map")
+    return tuple(map(str, shards.values())) if isinstance(shards, dict) else ()
 
 
 def _pickles(place: Path) -> Iterator[Path]:

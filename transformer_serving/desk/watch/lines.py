@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 
+from transformer_serving.contract.error_line import printable
 from transformer_serving.desk.watch.look import Look
 from transformer_serving.desk.watch.numbers import milliseconds, short
 from transformer_serving.desk.watch.screen import endpoint_cells, endpoints, notes, waiting
@@ -22,7 +23,7 @@ def plain_lines(look: Look, traffic: Traffic | None) -> list[str]:
             told += [
                 _line(name, traffic.endpoints.get(name)) for name, _ in endpoints(look, traffic)
             ]
-    return [f"{look.time} {line}" for line in [*told, *notes(look, traffic)]]
+    return [f"{look.time} {printable(line)}" for line in [*told, *notes(look, traffic)]]
 
 
 def _line(name: str, row: EndpointTraffic | None) -> str:

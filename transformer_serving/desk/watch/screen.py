@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from transformer_serving.contract.error_line import printable
 from transformer_serving.desk.watch.look import Look
 from transformer_serving.desk.watch.numbers import (
     ASCII,
@@ -45,7 +46,7 @@ class Screen:
         rows: list[RenderableType] = [_head(state, look)]
         if traffic is not None:
             rows.append(self._waiting(traffic, history))
-        rows += [Text(line, style="bold red") for line in notes(look, traffic)]
+        rows += [Text(printable(line), style="bold red") for line in notes(look, traffic)]
         if look.running:
             rows += self._tables(look, traffic, history)
         return Group(*rows)
@@ -65,7 +66,7 @@ class Screen:
         texts = self._table("generated text", "tok/s", "first p50 ms", "first p99 ms", "running")
         for name, ready in served:
             row = traffic.endpoints.get(name) if traffic else None
-            label = Text(name, "" if ready == "yes" else "red")
+            label = Text(printable(name), "" if ready == "yes" else "red")
             cells = endpoint_cells(row, known=bool(traffic and traffic.seconds))
             self._add(table, label, cells, history.requests.get(name, ()))
             if row is not None and row.text is not None:

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from pathlib import Path
 
 from transformer_serving.contract.error_line import in_ascii
+from transformer_serving.engine.backends.model_settings import ModelError
 
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 import openvino  # noqa: E402
+from openvino.frontend import FrontEndManager  # noqa: E402
 
-__all__ = ["cause_of", "core", "openvino"]
+__all__ = ["cause_of", "check_ir", "core", "openvino"]
 
 
 @cache
@@ -29,6 +32,17 @@ def core() -> openvino.Core:
     signal that Python handles is a segmentation fault (OpenVINO 2026.4.1).
     """
     return openvino.Core()
+
+
+def check_ir(path: Path) -> None:
+    """Raises ModelError for an .xml that another reader than OpenVINO's own takes: core() asks all,
+    whatever the name, and of bundles nobody has looked at what the others would do."""
+    reader = FrontEndManager().load_by_model(str(path))
+    if reader is None or reader.get_name() != "ir":
+        raise ModelError(
+            f"model file '{path.name}' cannot be loaded: it is not OpenVINO's own format; convert "
+            "again"
+        )
 
 
 def cause_of(error: Exception) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from transformer_serving.engine.backends.executor import Graph, RequestFailure
 from transformer_serving.engine.backends.grouping import Arrays
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings, TensorSpec
-from transformer_serving.engine.backends.openvino_quiet import cause_of, core, openvino
+from transformer_serving.engine.backends.openvino_quiet import cause_of, check_ir, core, openvino
 from transformer_serving.engine.backends.precision import HINTS, openvino_properties
 
 # Requests in flight inside one instance: groups of different lengths overlap.
@@ -26,6 +26,8 @@ class OpenVinoRuntime:
         precision = settings.choice("precision", tuple(HINTS), "fp32")
         _check_weights(path)
         try:
+            if path.suffix == ".xml":
+                check_ir(path)
             model = core().read_model(path)
             properties = openvino_properties(
                 precision,

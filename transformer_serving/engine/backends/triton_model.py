@@ -33,9 +33,11 @@ from transformer_serving.engine.backends.model_settings import (
     read_settings,
 )
 from transformer_serving.engine.backends.probe import probe
+from transformer_serving.engine.backends.shared_area import close_own_area
 from transformer_serving.engine.backends.tensors import triton_tensor
 
 # As early as our code runs in the stub.
+close_own_area()
 close_inherited_sockets()
 
 

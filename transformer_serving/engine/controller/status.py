@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from transformer_serving.contract.error_line import printable
 from transformer_serving.engine.controller.control_plane.served import Problem, Served
 from transformer_serving.engine.controller.first_loads import (
     IN_PROOF,
@@ -70,9 +71,9 @@ class EndpointStatus:
         state = "ready" if self.ready else "not ready"
         bundle = f" bundle {self.bundle_version}" if self.bundle_version else ""
         mark = "" if self.verified or self.backend is None else " unverified"
-        return f"{self.endpoint}: {state}{bundle}{mark}" + (
-            f" ({self.reason})" if self.reason else ""
-        )
+        why = f" ({self.reason})" if self.reason else ""
+        # A name in ClearML may hold ends of lines, and forge more of them.
+        return printable(f"{self.endpoint}: {state}{bundle}{mark}{why}")
 
 
 def endpoint_rows(

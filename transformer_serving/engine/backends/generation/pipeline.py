@@ -18,7 +18,7 @@ from transformer_serving.engine.backends.generation.seeds import folded
 from transformer_serving.engine.backends.generation.sequences import Part
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
 from transformer_serving.engine.backends.model_settings import ModelError
-from transformer_serving.engine.backends.openvino_quiet import cause_of, core, openvino
+from transformer_serving.engine.backends.openvino_quiet import cause_of, check_ir, core, openvino
 from transformer_serving.engine.backends.precision import openvino_properties
 
 import openvino_genai as genai  # isort: skip  # openvino_quiet has to come first
@@ -39,6 +39,7 @@ class OpenVinoPipeline:
         self._numbers = itertools.count()
         self._all_to_shared = (settings.kv_blocks + SPARE_BLOCKS) / settings.kv_blocks
         try:
+            check_ir(folder / FILES[0])
             self._inner = genai.ContinuousBatchingPipeline(
                 str(folder), _scheduler(settings), "CPU", _properties(settings)
             )

@@ -37,10 +37,12 @@ from transformer_serving.engine.backends.generation.settings import (
 )
 from transformer_serving.engine.backends.inherited_sockets import close_inherited_sockets
 from transformer_serving.engine.backends.model_settings import ModelError, read_settings
+from transformer_serving.engine.backends.shared_area import close_own_area
 from transformer_serving.engine.backends.tensors import triton_tensor
 
 _MOST_UNKNOWN = 10_000
 # As early as our code runs in the stub, whose own names come into pb_utils later.
+close_own_area()
 close_inherited_sockets()
 
 

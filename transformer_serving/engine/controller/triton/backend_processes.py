@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from transformer_serving.engine.orphans import STUB, server_of, version_of
+from transformer_serving.engine.shared_memory import close_areas
 
 
 class BackendProcesses:
@@ -46,6 +47,10 @@ class BackendProcesses:
                 else:
                     living[process.pid] = version_of(process, self._repository)
         return living, frozenset(dead)
+
+    def close_areas(self) -> None:
+        """Let no other user read what they and Triton hand each other."""
+        close_areas(self._repository)
 
     def kill_server(self) -> None:
         """End the Triton whose processes were looked at last."""

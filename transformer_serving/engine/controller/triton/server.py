@@ -80,6 +80,7 @@ class Triton:
         if key is not None:
             self._client.register_plugin(_Key(key))
         self._log = log
+        self._processes = processes
         self._loads = StuckLoads(processes)
         self._streams = Streams(address)
         self._dead = DeadModels(self._client, self._streams, processes)
@@ -126,6 +127,7 @@ class Triton:
             if away := _away(error, "Triton went away while it loaded the model"):
                 raise away from None
             raise _load_failed(error, self._log.cause(mark, model)) from None
+        self._processes.close_areas()
         if not self._ask("is_model_ready", model, str(version)):
             raise LoadFailed(f"Triton loaded the model, but version {version} is not ready")
 
