@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -30,7 +31,14 @@ from transformer_serving.desk.doctor.parts import check_parts
 from transformer_serving.desk.doctor.subject import subject_of
 from transformer_serving.desk.doctor.triton import check_triton
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local import leftovers as left, stack, supervision, watchdog
+from transformer_serving.desk.http import METRICS_KEY_VARIABLE
+from transformer_serving.desk.local import (
+    leftovers as left,
+    monitoring,
+    stack,
+    supervision,
+    watchdog,
+)
 from transformer_serving.desk.local.leftovers import end_processes, leftovers, lives
 from transformer_serving.desk.local.parts import BY_NAME, beat_file
 from transformer_serving.desk.local.record import (
@@ -166,6 +174,28 @@ def test_what_a_running_stack_does_not_hear_is_named(
     with pytest.raises(Failure, match=WORKERS.name) as refused:
         stack.start(tmp_path, None, nothing)
     assert refused.value.exit_code == 2
+
+
+def test_a_shell_without_the_figures_key_takes_none_from_a_stack_that_runs(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its gateway looks at keys the stack knows, and not the shell."""
+    monkeypatch.setattr(monitoring, "program", lambda part: f"/usr/bin/{part}")
+    monkeypatch.setattr(stack, "_start_parts", lambda _state, record, *_: record)
+    keys, key_file = tmp_path / "keys.json", monitoring.folder(tmp_path) / "metrics_key"
+    keys.write_text(json.dumps({"keys": []}))
+    with monkeypatch.context() as first:
+        first.setenv(KEYS_FILE.name, str(keys))
+        start(triton=STAYS)
+    with pytest.raises(Failure, match="keys add NAME --metrics"):
+        stack.start(tmp_path, None, nothing, watched=True)
+    assert require_record(tmp_path).monitoring == ()
+    for shown in ("ts_first", "ts_second"):
+        with monkeypatch.context() as with_key:
+            with_key.setenv(METRICS_KEY_VARIABLE, shown)
+            stack.start(tmp_path, None, nothing, watched=True)
+        stack.start(tmp_path, None, nothing, watched=True)
+        assert key_file.read_text() == shown
 
 
 def test_parts_find_a_file_of_the_callers_folder(
