@@ -198,6 +198,39 @@ def test_a_shell_without_the_figures_key_takes_none_from_a_stack_that_runs(
         assert key_file.read_text() == shown
 
 
+def test_a_prometheus_that_runs_is_told_of_an_alertmanager_that_joins_it(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whom it tells it reads at its start alone; the hint after `up` is to install one."""
+    installed: list[str] = []
+    monkeypatch.setattr(monitoring, "program", lambda part: part if part in installed else None)
+
+    def start_all(_: Path, record: StackRecord, keeper: Supervisor, __: object) -> StackRecord:
+        for name in record.monitoring:
+            keeper.start_part(name)
+        return record
+
+    monkeypatch.setattr(stack, "_start_parts", start_all)
+    supervisor = start(triton=STAYS)
+    triton = pid_of(supervisor, "triton")
+
+    def prometheus() -> int | None:
+        stack.start(tmp_path, None, nothing, watched=True)
+        assert {name for name, row in supervisor.processes().items() if row.pid} == {
+            "triton", *installed,
+        }  # fmt: skip
+        return pid_of(supervisor, "prometheus")
+
+    installed.append("prometheus")
+    alone = prometheus()
+    assert prometheus() == alone
+    installed.append("alertmanager")
+    told = prometheus()
+    assert told != alone
+    assert prometheus() == told
+    assert pid_of(supervisor, "triton") == triton
+
+
 def test_parts_find_a_file_of_the_callers_folder(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,9 @@ def _start(state: Path, asked: Asked, report: StepReport, settings: Mapping[str,
         check_ports(record.listening(), lambda: asked.moving(state))
     if asked.watchers:
         monitoring.write_key(state, os.environ, joined=joined)
+    if joined and record != before:
+        # What it is told of Alertmanager it reads at its start, in the stack's own environment.
+        supervisor.stop_part(monitoring.PROMETHEUS)
     if record != before:
         save_record(state, record)
     if not running:
