@@ -277,6 +277,23 @@ def test_a_stack_is_found_however_its_folder_is_named(
     assert not lives(part)
 
 
+def test_one_whose_folder_has_another_name_since_is_ended(start: Start, tmp_path: Path) -> None:
+    """It would keep its ports and its memory, and no command would end it; one of another folder,
+    even a copy, is not taken for it."""
+    state, renamed, copied = (tmp_path / name for name in ("state", "renamed", "copied"))
+    supervisor = start(state, triton=STAYS)
+    keeper, part = supervisor_of(state), psutil.Process(pid_of(supervisor, "triton"))
+    shutil.copytree(state, copied)
+    state.rename(renamed)
+    stack.stop(copied, nothing)
+    assert lives(keeper)
+    assert lives(part)
+    assert {one.pid for one in leftovers(renamed)} == {keeper.pid, part.pid}
+    stack.stop(renamed, nothing)
+    assert not lives(keeper)
+    assert not lives(part)
+
+
 def test_one_that_an_older_kit_started_by_a_link_is_ended(start: Start, tmp_path: Path) -> None:
     """It kept the name as it was given."""
     state, link = tmp_path / "state", tmp_path / "link"
