@@ -15,6 +15,12 @@ service=$1
 shift
 # Seconds that a new container may take until it is healthy.
 limit=${ROLL_SECONDS:-300}
+case $limit in
+    *[!0-9]*)
+        echo "error: ROLL_SECONDS must be a number of seconds, not '$limit'" >&2
+        exit 2
+        ;;
+esac
 
 compose() { docker compose "$@"; }
 
@@ -22,10 +28,11 @@ containers() { compose "$@" ps --quiet "$service"; }
 
 health() { docker inspect --format '{{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{end}}' "$1"; }
 
-# Waits for the container that was not there before; ends the roll when it does not become healthy.
-# That one is stopped and stays, for its log: the next roll counts what runs.
+# Waits for the container that was not there before; ends the roll when it does not become healthy, or
+# is told to end. That one is stopped and stays, for its log: the next roll counts what runs.
 wait_for_new() {
     waited=0
+    trap break_off INT TERM HUP
     until [ "$(health "$1")" = "running healthy" ]; do
         if [ "$waited" -ge "$limit" ]; then
             echo "error: $1 is not healthy after $limit s: $(health "$1"); the old containers serve" \
@@ -36,6 +43,14 @@ wait_for_new() {
         sleep 1
         waited=$((waited + 1))
     done
+    trap - INT TERM HUP
+}
+
+break_off() {
+    trap '' INT TERM HUP
+    echo "error: told to end; the old containers serve on, $new is stopped" >&2
+    docker stop "$new" >/dev/null
+    exit 1
 }
 
 # What a container is made of: image and what compose was told. The name of an image does not tell: a

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.engine.triton_server import wait_until
+
 ROOT = Path(__file__).parent.parent
 OLD, NEW = "old image", "new image"
 # As compose does it: `up` starts what has ended, and makes what is then missing of the number.
@@ -34,6 +36,7 @@ elif words[:2] == ["rm", "--volumes"]:
 elif words[0] == "inspect" and ".Image" in words[2]:
     print(rows[at[0]]["image"], "the hash")
 elif words[0] == "inspect":
+    Path(__file__).with_name("looked").touch()
     print(rows[at[0]]["state"], rows[at[0]]["health"])
 elif "ps" in words and "--services" in words:
     print("inference")
@@ -72,7 +75,10 @@ def roll(tmp_path: Path) -> Roll:
     docker.write_text(DOCKER)
     docker.chmod(0o755)
 
-    def roll(*states: str, health: str = "healthy", image: str = NEW) -> Rolled:
+    def roll(
+        *states: str, health: str = "healthy", image: str = NEW, seconds: str = "0",
+        meanwhile: Callable[[subprocess.Popen[str]], None] = lambda _: None,
+    ) -> Rolled:  # fmt: skip
         """Of containers in these states (rolled: it runs and has the new image already); of those
         that were left where none is given."""
         if states:
@@ -85,13 +91,19 @@ def roll(tmp_path: Path) -> Roll:
         (tmp_path / "health").write_text(health)
         (tmp_path / "image").write_text(image)
         path = f"{tmp_path}:{os.environ['PATH']}"
-        done = subprocess.run(
+        with subprocess.Popen(
             [ROOT / "compose" / "roll.sh", "inference", "-f", "compose.yaml"], text=True,
-            env={"PATH": path, "ROLL_SECONDS": "0"}, capture_output=True, check=False, timeout=60,
-        )  # fmt: skip
+            env={"PATH": path, "ROLL_SECONDS": seconds}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as rolls:  # fmt: skip
+            try:
+                meanwhile(rolls)
+                said, _ = rolls.communicate(timeout=60)
+            finally:
+                rolls.kill()
         left = {row["id"]: row["image"] for row in json.loads(containers.read_text())
                 if row["state"] == "running"}  # fmt: skip
-        return Rolled(done.returncode, done.stdout + done.stderr, left)
+        return Rolled(rolls.returncode, said, left)
 
     return roll
 
@@ -135,3 +147,23 @@ def test_a_roll_that_failed_leaves_the_number_as_it_was(roll: Roll) -> None:
     assert rolled.code == 0, rolled.said
     assert rolled.said.endswith("inference: 2 of 2 replaced\n")
     assert list(rolled.images.values()) == [NEW, NEW]
+
+
+def test_a_roll_that_is_told_to_end_leaves_the_number_as_it_was(roll: Roll, tmp_path: Path) -> None:
+    """As by Ctrl-C while the new container loads: the next roll would count it as an old one."""
+
+    def end(rolls: subprocess.Popen[str]) -> None:
+        wait_until((tmp_path / "looked").exists, 20)
+        rolls.terminate()
+
+    ended = roll("running", "running", health="starting", seconds="300", meanwhile=end)
+    assert (ended.code, ended.images) == (1, {"c1": OLD, "c2": OLD})
+    assert ended.said == "error: told to end; the old containers serve on, c3 is stopped\n"
+    assert list(roll().images.values()) == [NEW, NEW]
+
+
+@pytest.mark.parametrize("seconds", ["5m", "-1", "1.5"])
+def test_a_limit_that_is_no_number_is_named_at_once(roll: Roll, seconds: str) -> None:
+    refused = roll("running", seconds=seconds)
+    assert (refused.code, refused.images) == (2, {"c1": OLD})
+    assert f"ROLL_SECONDS must be a number of seconds, not '{seconds}'" in refused.said

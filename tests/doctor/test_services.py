@@ -14,6 +14,7 @@ from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.doctor.finding import OK, SKIPPED, WARNING, Finding
 from transformer_serving.desk.doctor.services import _of_route, check_services
 from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.doctor.triton import check_endpoints
 from transformer_serving.desk.local import services
 from transformer_serving.desk.local.record import Ports, StackRecord, clearml_environment
 from transformer_serving.desk.local.services import Arm, Route, Services, read_services
@@ -120,6 +121,23 @@ def test_a_route_to_what_is_not_there_is_named(
 def test_a_route_that_leads_nowhere_says_why(route: Route, why: str) -> None:
     (found,) = _of_route(route)
     assert found.why == f"canary route r leads nowhere: {why}"
+
+
+def test_what_the_controller_has_nothing_of_is_no_fault_of_its_rows(
+    subject: Subject, cli: ClearmlCli
+) -> None:
+    """An engine beside Triton, or a route: the gateway serves both."""
+    half = ["--weights", "0.5", "0.5", "--input-endpoints", "good", "good/2"]
+    cli.run("model", "canary", "--endpoint", "halves", *half)
+
+    def said(endpoint: str) -> Finding:
+        # What follows is of the controller, which does not run here.
+        return next(iter(check_endpoints(replace(subject, endpoint=endpoint))))
+
+    assert (said("good/2").status, said("halves").status) == (SKIPPED, SKIPPED)
+    assert "the engine of 'good/2' is not Triton" in said("good/2").why
+    assert "'halves' is a canary route" in said("halves").why
+    assert "there is no endpoint 'nothere'" in said("nothere").why
 
 
 def test_a_setting_that_names_nothing_is_named(

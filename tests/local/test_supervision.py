@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -30,7 +31,14 @@ from transformer_serving.desk.doctor.parts import check_parts
 from transformer_serving.desk.doctor.subject import subject_of
 from transformer_serving.desk.doctor.triton import check_triton
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.local import leftovers as left, stack, supervision, watchdog
+from transformer_serving.desk.http import METRICS_KEY_VARIABLE
+from transformer_serving.desk.local import (
+    leftovers as left,
+    monitoring,
+    stack,
+    supervision,
+    watchdog,
+)
 from transformer_serving.desk.local.leftovers import end_processes, leftovers, lives
 from transformer_serving.desk.local.parts import BY_NAME, beat_file
 from transformer_serving.desk.local.record import (
@@ -168,6 +176,61 @@ def test_what_a_running_stack_does_not_hear_is_named(
     assert refused.value.exit_code == 2
 
 
+def test_a_shell_without_the_figures_key_takes_none_from_a_stack_that_runs(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its gateway looks at keys the stack knows, and not the shell."""
+    monkeypatch.setattr(monitoring, "program", lambda part: f"/usr/bin/{part}")
+    monkeypatch.setattr(stack, "_start_parts", lambda _state, record, *_: record)
+    keys, key_file = tmp_path / "keys.json", monitoring.folder(tmp_path) / "metrics_key"
+    keys.write_text(json.dumps({"keys": []}))
+    with monkeypatch.context() as first:
+        first.setenv(KEYS_FILE.name, str(keys))
+        start(triton=STAYS)
+    with pytest.raises(Failure, match="keys add NAME --metrics"):
+        stack.start(tmp_path, None, nothing, watched=True)
+    assert require_record(tmp_path).monitoring == ()
+    for shown in ("ts_first", "ts_second"):
+        with monkeypatch.context() as with_key:
+            with_key.setenv(METRICS_KEY_VARIABLE, shown)
+            stack.start(tmp_path, None, nothing, watched=True)
+        stack.start(tmp_path, None, nothing, watched=True)
+        assert key_file.read_text() == shown
+
+
+def test_a_prometheus_that_runs_is_told_of_an_alertmanager_that_joins_it(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whom it tells it reads at its start alone; the hint after `up` is to install one."""
+    installed: list[str] = []
+    monkeypatch.setattr(monitoring, "program", lambda part: part if part in installed else None)
+
+    def start_all(_: Path, record: StackRecord, keeper: Supervisor, __: object) -> StackRecord:
+        for name in record.monitoring:
+            keeper.start_part(name)
+        return record
+
+    monkeypatch.setattr(stack, "_start_parts", start_all)
+    supervisor = start(triton=STAYS)
+    triton = pid_of(supervisor, "triton")
+
+    def prometheus() -> int | None:
+        stack.start(tmp_path, None, nothing, watched=True)
+        assert {name for name, row in supervisor.processes().items() if row.pid} == {
+            "triton", *installed,
+        }  # fmt: skip
+        return pid_of(supervisor, "prometheus")
+
+    installed.append("prometheus")
+    alone = prometheus()
+    assert prometheus() == alone
+    installed.append("alertmanager")
+    told = prometheus()
+    assert told != alone
+    assert prometheus() == told
+    assert pid_of(supervisor, "triton") == triton
+
+
 def test_parts_find_a_file_of_the_callers_folder(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +274,23 @@ def test_a_stack_is_found_however_its_folder_is_named(
     named = state_directory(str(tmp_path / through))
     assert named == state
     assert stack.stop(named, nothing) == 0
+    assert not lives(part)
+
+
+def test_one_whose_folder_has_another_name_since_is_ended(start: Start, tmp_path: Path) -> None:
+    """It would keep its ports and its memory, and no command would end it; one of another folder,
+    even a copy, is not taken for it."""
+    state, renamed, copied = (tmp_path / name for name in ("state", "renamed", "copied"))
+    supervisor = start(state, triton=STAYS)
+    keeper, part = supervisor_of(state), psutil.Process(pid_of(supervisor, "triton"))
+    shutil.copytree(state, copied)
+    state.rename(renamed)
+    stack.stop(copied, nothing)
+    assert lives(keeper)
+    assert lives(part)
+    assert {one.pid for one in leftovers(renamed)} == {keeper.pid, part.pid}
+    stack.stop(renamed, nothing)
+    assert not lives(keeper)
     assert not lives(part)
 
 

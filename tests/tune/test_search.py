@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as some
 
 from tests.tune.test_knobs import USUAL
+from transformer_serving.desk.bench.bounds import fewest_rounds
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune.knobs import KNOBS, Scope, Setting, knobs_named
@@ -147,6 +148,20 @@ def test_where_bringing_up_takes_the_time_there_is_no_race(small: Bundle) -> Non
     assert best == BAD
     assert {one.why_not for one in races[1:]} == {NO_TIME}
     assert not machine.measured
+
+
+def test_a_verdict_without_time_has_the_rounds_that_its_bounds_need(small: Bundle) -> None:
+    """As with long --seconds: all of its rounds would take longer than the whole search may."""
+    search = searched(Machine(speed), small)
+    search.judged = 0.0
+    [beginning] = search.judge(USUAL, {"begin": BAD})
+    assert beginning.ratio is not None
+    assert beginning.ratio.rounds == fewest_rounds(0.95) < VERDICT_ROUNDS
+    assert beginning.ratio.lower > 1.5
+    search.judged = math.inf
+    [beginning] = search.judge(USUAL, {"begin": BAD})
+    assert beginning.ratio is not None
+    assert beginning.ratio.rounds == VERDICT_ROUNDS
 
 
 def test_a_value_that_does_not_come_up_is_left_out_and_said(small: Bundle) -> None:

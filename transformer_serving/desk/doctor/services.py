@@ -33,6 +33,21 @@ def check_services(subject: Subject) -> Findings:
     yield from found or [ok("what leads to an endpoint leads to one that is there")]
 
 
+def why_not_of_controller(subject: Subject) -> str | None:
+    """Where the endpoint that is looked at is served and no controller has anything of it."""
+    services = read_services(subject.record) if subject.record is not None else None
+    if services is None:
+        return None
+    if subject.endpoint in services.without_triton:
+        return f"the engine of '{subject.endpoint}' is not Triton: the controller has nothing of it"
+    if any(route.endpoint == subject.endpoint for route in services.routes):
+        return (
+            f"'{subject.endpoint}' is a canary route: 'services' tells where it leads, --endpoint "
+            "with the name of what it leads to looks at that"
+        )
+    return None
+
+
 def _unserved(service: Unserved, subject: Subject) -> Finding:
     names = ", ".join(service.endpoints)
     return warning(

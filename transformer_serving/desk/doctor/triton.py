@@ -27,6 +27,7 @@ from transformer_serving.desk.doctor.engine_file import check_engine_file, engin
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.http import Answer, ask_at
 from transformer_serving.desk.doctor.log_lines import explain
+from transformer_serving.desk.doctor.services import why_not_of_controller
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.local.health import endpoint_rows
 from transformer_serving.desk.local.open_triton import HTTP_VARIABLE, open_tritons
@@ -142,6 +143,8 @@ def check_endpoints(subject: Subject) -> Findings:
         )
     elif not rows and subject.endpoint is None:
         yield skipped("the controller has written no endpoints")
+    elif not wanted and (why := why_not_of_controller(subject)):
+        yield skipped(why)
     elif not wanted:
         names = ", ".join(sorted(str(row.get("endpoint")) for row in rows)) or "none"
         yield failure(

@@ -34,7 +34,7 @@ def leftovers(state: Path) -> Iterator[psutil.Process]:
     """Processes of this stack, its supervisor and also those that one has left by a crash."""
     for process in psutil.process_iter():
         try:
-            if _is(process.environ().get(MARK), state) or _supervises(process, state):
+            if _is_part(process, state) or _supervises(process, state):
                 yield process
         except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
@@ -44,9 +44,20 @@ def has_leftovers(state: Path) -> bool:
     return any(True for _ in leftovers(state))
 
 
+def _is_part(process: psutil.Process, state: Path) -> bool:
+    named = process.environ().get(MARK)
+    return _is(named, state) or (named is not None and _runs_in(process, state))
+
+
 def _is(named: str | None, state: Path) -> bool:
     """Also in the spelling of the folder's name with which an older kit started."""
     return named is not None and (named == str(state) or os.path.realpath(named) == str(state))
+
+
+def _runs_in(process: psutil.Process, state: Path) -> bool:
+    """Where it was started in this folder, which has had another name then: its mark is that name,
+    and the system follows the folder."""
+    return Path(process.cwd()) in (state, state / "run")
 
 
 def sweep(state: Path) -> int:
@@ -71,9 +82,11 @@ def _supervises(process: psutil.Process, state: Path) -> bool:
     """Also one that an older kit started without the mark."""
     try:
         command = process.cmdline()
+        return SUPERVISOR in command and (
+            _is(command[-1], state / "supervisord.conf") or _runs_in(process, state)
+        )
     except psutil.Error:
         return False
-    return SUPERVISOR in command and _is(command[-1], state / "supervisord.conf")
 
 
 def _longer_s(supervisor: psutil.Process) -> int:

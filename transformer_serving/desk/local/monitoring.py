@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from transformer_serving.desk.monitoring.scrapes import Place
     from transformer_serving.desk.monitoring.times import TimeScale
 
-_PROMETHEUS, _ALERTMANAGER = MONITORING
+PROMETHEUS, _ALERTMANAGER = MONITORING
 # What Debian calls the program, then what its makers do.
 PROGRAMS = {
-    _PROMETHEUS: ("prometheus",),
+    PROMETHEUS: ("prometheus",),
     _ALERTMANAGER: ("prometheus-alertmanager", "alertmanager"),
 }
 # An error budget is one of 30 days; whichever comes first.
@@ -44,20 +44,26 @@ def chosen(environment: Mapping[str, str]) -> tuple[str, ...]:
     """The parts to run. Raises Failure where there is no Prometheus, or it could read nothing."""
     from transformer_serving.desk.monitoring.rules import limits
 
-    if program(_PROMETHEUS) is None:
+    if program(PROMETHEUS) is None:
         raise Failure(
             "no Prometheus is installed here; on Debian and Ubuntu: apt-get install prometheus "
             "(and prometheus-alertmanager, which tells of alerts)",
             exit_code=2,
         )
-    if environment.get(KEYS_VARIABLE) and not environment.get(METRICS_KEY_VARIABLE):
+    check_key(environment, environment)
+    limits(_settings(environment))
+    return tuple(name for name in MONITORING if program(name) is not None)
+
+
+def check_key(started_with: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Raise Failure where the gateway that was started so looks at keys, and Prometheus has none
+    to show: the shell that has it join a stack need not be that of its start."""
+    if started_with.get(KEYS_VARIABLE) and not environment.get(METRICS_KEY_VARIABLE):
         raise Failure(
             "the gateway takes a key for its figures, made by 'transformer-serving keys add NAME "
             f"--metrics': give it in {METRICS_KEY_VARIABLE}",
             exit_code=2,
         )
-    limits(_settings(environment))
-    return tuple(name for name in MONITORING if program(name) is not None)
 
 
 def program(part: str) -> str | None:
@@ -73,10 +79,15 @@ def alerts_page(record: StackRecord) -> str:
     return f"http://{LOOPBACK}:{record.ports.prometheus}/alerts"
 
 
-def write_key(state: Path, environment: Mapping[str, str]) -> None:
-    """What Prometheus shows the gateway and the controller, which without keys do not look."""
+def write_key(state: Path, environment: Mapping[str, str], *, joined: bool = False) -> None:
+    """What Prometheus shows the gateway and the controller, which without keys do not look.
+
+    One that has `joined` the stack keeps what it has where the environment has no key.
+    """
     key = environment.get(METRICS_KEY_VARIABLE, "")
     key_header(key)
+    if joined and not key:
+        return
     write_private(_key_file(state), key)
 
 
@@ -127,9 +138,9 @@ def prometheus_command(state: Path, record: StackRecord) -> list[str]:
         write_private(_key_file(state), "")
     address = f"{LOOPBACK}:{record.ports.prometheus}"
     return [
-        _installed(_PROMETHEUS),
+        _installed(PROMETHEUS),
         f"--config.file={write_files(state, record, os.environ)}",
-        f"--storage.tsdb.path={_data(state, _PROMETHEUS)}",
+        f"--storage.tsdb.path={_data(state, PROMETHEUS)}",
         f"--storage.tsdb.retention.time={KEPT_FOR}",
         f"--storage.tsdb.retention.size={KEPT_BYTES}",
         # The last traced request of each bucket.

@@ -22,6 +22,8 @@ _TAKEN = ("created", "in_progress")
 _PAGE = 500
 # As the other questions to a part: who looks is not to hang with one that does.
 _TIMEOUT_S = 3.0
+# The engine of what the controller has to do with.
+_TRITON = "triton"
 # Of a section that holds nothing.
 _EMPTY = ("", "{}")
 
@@ -78,6 +80,12 @@ class Services:
     def endpoints(self) -> tuple[str, ...]:
         """With their versions; also those that are updated by themselves."""
         return _names(self.own)
+
+    @cached_property
+    def without_triton(self) -> tuple[str, ...]:
+        """Those of them that workers serve by themselves: their engine is another one."""
+        rows = {**_section(self.own, "endpoints"), **_section(self.own, "model_monitoring_eps")}
+        return tuple(n for n, row in rows.items() if row.get("engine_type") not in (None, _TRITON))
 
     @cached_property
     def routes(self) -> tuple[Route, ...]:

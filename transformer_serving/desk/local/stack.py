@@ -110,18 +110,23 @@ def start(
 
 def _start(state: Path, asked: Asked, report: StepReport, settings: Mapping[str, str]) -> Stack:
     supervisor = Supervisor(state)
+    before = load_record(state)
     record, running = wanted_record(state, asked)
+    joined = running and before is not None and monitoring.PROMETHEUS in before.monitoring
     if not running:
         if has_leftovers(state):
             report("ending what a crash left behind")
             sweep(state)
         check_ports(record.listening(), lambda: asked.moving(state))
-    if record != load_record(state):
+    if asked.watchers:
+        monitoring.write_key(state, os.environ, joined=joined)
+    if joined and record != before:
+        # What it is told of Alertmanager it reads at its start, in the stack's own environment.
+        supervisor.stop_part(monitoring.PROMETHEUS)
+    if record != before:
         save_record(state, record)
     if not running:
         supervisor.start(settings)
-    if asked.watchers:
-        monitoring.write_key(state, os.environ)
     started_with = supervisor.environment() if running else None
     kept = () if started_with is None else tuple(unheard(os.environ, started_with))
     return Stack(state, _start_parts(state, record, supervisor, report), supervisor, kept)

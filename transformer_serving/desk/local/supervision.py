@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 import xmlrpc.client
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -222,18 +223,29 @@ class Supervisor:
         """Start it, now also where it waits since it ended at once the last time. Raises Failure
         with why it cannot be, or where the supervisor is not there any more.
         """
-        try:
+        with self._telling(f"{name} could not be started", there="ALREADY_STARTED"):
             if self._rpc.getProcessInfo(name)["statename"] == WAITING:
                 # It counts as started, and its pause goes on.
                 self._rpc.stopProcess(name)
             self._rpc.startProcess(name, False)
+
+    def stop_part(self, name: str) -> None:
+        """End it, until it is started. Raises Failure likewise."""
+        with self._telling(f"{name} could not be stopped", there="NOT_RUNNING"):
+            self._rpc.stopProcess(name)
+
+    @contextmanager
+    def _telling(self, failed: str, there: str) -> Iterator[None]:
+        """`there` is the fault of a part that is already as it is to be."""
+        try:
+            yield
         except xmlrpc.client.Fault as fault:
-            if "ALREADY_STARTED" not in fault.faultString:
-                raise Failure(f"{name} could not be started: {fault.faultString}") from fault
+            if there not in fault.faultString:
+                raise Failure(f"{failed}: {fault.faultString}") from fault
         except _UNANSWERED as error:
             raise SilentSupervisor(self.state) from error
         except _SILENT as error:
-            raise Failure(f"{name} could not be started: {stopped(self.state)}") from error
+            raise Failure(f"{failed}: {stopped(self.state)}") from error
 
     def processes(self) -> dict[str, Process]:
         """Every part by name; empty when the stack is down. Raises SilentSupervisor."""

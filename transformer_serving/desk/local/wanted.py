@@ -116,6 +116,8 @@ def _with_watchers(state: Path, record: StackRecord, asked: Asked) -> StackRecor
     new = [name for name in asked.watchers if name not in record.monitoring]
     if not new:
         return record
+    if monitoring.PROMETHEUS in new:
+        monitoring.check_key(Supervisor(state).environment() or {}, os.environ)
     record = replace(record, monitoring=(*record.monitoring, *new))
     ports = record.listening()
 

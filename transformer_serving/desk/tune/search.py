@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from transformer_serving.desk.tune.race import CONFIDENCE, Lane, race, ratios_of
 _WORTH = 1.01
 # With fewer rounds nothing is changed.
 _FEWEST = 3
-# Of the result against what it is compared with, each bound with this confidence.
+# Of the result against what it is compared with, at most; each bound with this confidence.
 VERDICT_ROUNDS = 15
 _VERDICT_CONFIDENCE = 0.95
 
@@ -80,13 +81,17 @@ class Verdict:
 @dataclass
 class Search:
     """`over` is when the last race must have ended, on time.monotonic's clock. `disturbed` says
-    that the machine is needed otherwise: then it stops where it is."""
+    that the machine is needed otherwise: then it stops where it is.
+
+    From `judged` on the verdict ends too, once its rounds are enough for its bounds.
+    """
 
     stage: Stage
     scope: Scope
     over: float
     disturbed: Callable[[], bool]
     report: StepReport
+    judged: float = math.inf
     _stopped: str = ""
 
     def run(self, knobs: Sequence[Knob], start: Setting) -> tuple[Setting, tuple[Raced, ...]]:
@@ -189,6 +194,7 @@ class Search:
             for lane in race(
                 tuple(name for name in by_name if name not in lacking),
                 self._measuring("verdict", by_name),
+                self._unjudged(),
                 looks=(),
                 rounds=VERDICT_ROUNDS,
             )
@@ -200,6 +206,11 @@ class Search:
             else _verdict(name, one, mine, lanes[name].figures)
             for name, one in rivals.items()
         )
+
+    def _unjudged(self) -> Callable[[], bool]:
+        """Asked before each round of the verdict."""
+        needed = iter(range(fewest_rounds(_VERDICT_CONFIDENCE)))
+        return lambda: next(needed, None) is not None or time.monotonic() < self.judged
 
 
 def _verdict(

@@ -150,7 +150,9 @@ def tune(
             report("asking each request once")
             requests.check_answered(own.address(plan.start), plan.meter.payloads)
             over = begun + _search_s(request, 1 + len(plan.others))
-            search = Search(_Measuring(own, plan.meter), plan.scope, over, disturbed, report)
+            judged = begun + request.minutes * 60 - _END_S
+            stage = _Measuring(own, plan.meter)
+            search = Search(stage, plan.scope, over, disturbed, report, judged)
             best, races = search.run(request.knobs, plan.start)
             verdicts = search.judge(best, plan.others)
             tuned = Tuned(
