@@ -71,6 +71,6 @@ def test_whatever_convert_makes_an_engine_with_is_hashed() -> None:
     hashed = {name.removesuffix(".py").replace("/", ".") for name in demo._CONVERTING}
     # A bundle has a version of its own, a failure and a folder's place make nothing, what is
     # lacking tells of it, and the last two are of language models alone.
-    others = {"bundle", "convert_packages", "failure", "folder_replacement"}
+    others = {"bundle", "convert_packages", "failure", "folder_replacement", "scratch"}
     others |= {"conversion.language_model", "conversion.vllm_model"}
     assert rooms - hashed == others
