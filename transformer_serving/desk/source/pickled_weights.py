@@ -43,7 +43,7 @@ def refuse_pickles(folder: Path, *, allowed: bool) -> None:
             continue
         found = next(_pickles(place), None)
         said = f"'{found.relative_to(folder)}' is a pickle" if found else None
-        named = [name for name in _listed(place) if not name.endswith(_SAFETENSORS)]
+        named = [name for name in listed(place / INDEX) if not name.endswith(_SAFETENSORS)]
         if place in encoders and named:
             said = f"{INDEX} names '{named[0]}', which is no safetensors, and may be a pickle"
         if said is not None:
@@ -70,10 +70,11 @@ def without_safetensors(folder: Path) -> list[Path]:
     weighty = [place for name, place in modules.items() if name.endswith(_WEIGHTY)]
     # In the older layout the encoder's weights are its module's, and none are the folder's own.
     own = () if any(name.endswith("Transformer") for name in modules) else (folder,)
+    encoders = _encoders(folder)
     return [
         place
         for place in dict.fromkeys((*own, *weighty))
-        if not _is_safe(place, sharded=place in _encoders(folder))
+        if not _is_safe(place, sharded=place in encoders)
     ]
 
 
@@ -86,13 +87,14 @@ def _encoders(folder: Path) -> tuple[Path, ...]:
 def _is_safe(place: Path, *, sharded: bool) -> bool:
     if (place / WHOLE).is_file():
         return True
-    listed = _listed(place) if sharded else ()
-    return bool(listed) and all(name.endswith(_SAFETENSORS) for name in listed)
+    names = listed(place / INDEX) if sharded else ()
+    return bool(names) and all(name.endswith(_SAFETENSORS) for name in names)
 
 
-def _listed(place: Path) -> tuple[str, ...]:
-    """The files that an index of safetensors names, which may be others."""
-    shards = (read_json(place / INDEX) or {}).get("weight_map")
+def listed(index: Path) -> tuple[str, ...]:
+    """The files that an index of weights names, each as often as it does; they may be of any kind,
+    and anywhere."""
+    shards = (read_json(index) or {}).get("weight_map")
     return tuple(map(str, shards.values())) if isinstance(shards, dict) else ()
 
 

@@ -12,8 +12,7 @@ import zipfile
 from pathlib import Path
 
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.source.json_files import read_json
-from transformer_serving.desk.source.pickled_weights import INDEX, WHOLE, modules_of
+from transformer_serving.desk.source.pickled_weights import INDEX, WHOLE, listed, modules_of
 
 # The length of the header of safetensors, in bytes.
 _LENGTH = 8
@@ -45,10 +44,8 @@ def _weights(place: Path) -> list[Path]:
         if (place / whole).is_file():
             return [place / whole]
         if (place / index).is_file():
-            shards = (read_json(place / index) or {}).get("weight_map")
-            names = set(map(str, shards.values() if isinstance(shards, dict) else ()))
             # Only the folder's own: others are refused where they are read.
-            own = {name for name in names if name == Path(name).name}
+            own = {name for name in listed(place / index) if name == Path(name).name}
             return [place / name for name in sorted(own) if name.endswith(Path(whole).suffix)]
     return []
 
