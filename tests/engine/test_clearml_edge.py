@@ -202,6 +202,32 @@ REFUSED = (
 """
 )
 
+UNWANTED = """
+    import tempfile
+    from pathlib import Path
+    from types import SimpleNamespace
+
+    from clearml import Task
+    from transformer_serving.engine.controller.control_plane import clearml_edge
+    from transformer_serving.engine.errors import EngineError
+
+    serving = Task.create(project_name="unwanted", task_name="served", task_type="service")
+    downloads = Path(tempfile.mkdtemp())
+    broken = downloads / ("0" * 32)
+    broken.mkdir()
+    plane = clearml_edge.ClearmlControlPlane(serving.id, downloads=downloads)
+    plane.endpoints()
+    assert not broken.exists()
+    # Nothing listens there, and nobody is asked.
+    model = clearml_edge._Model("http://127.0.0.1:1/model.onnx", "", "", "")
+    plane._models = {"m": model}
+    try:
+        with plane.model(SimpleNamespace(model_id="m", content="m of an endpoint that is gone")):
+            pass
+    except EngineError as error:
+        print(error)
+"""
+
 ELSEWHERE = """
     from transformer_serving.engine.controller.control_plane import clearml_edge
 
@@ -229,6 +255,12 @@ def test_what_is_no_api_is_said_and_no_key_blamed(
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"{address} {reason}" in done.stdout
     assert "ACCESS_KEY" not in done.stdout
+
+
+def test_what_is_not_asked_for_any_more_ends_and_takes_no_room(run_sdk: RunSdk) -> None:
+    done = run_sdk(UNWANTED)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "nobody asks for it any more" in done.stdout
 
 
 def test_a_serving_task_that_is_not_there_is_said(run_sdk: RunSdk) -> None:

@@ -218,6 +218,19 @@ def test_what_is_not_there_is_said_at_once(served: tuple[Path, int], tmp_path: P
         Download("http://host/none", tmp_path).fetch(getter(served[1], "none"))
 
 
+def test_what_is_not_wanted_any_more_ends(served: tuple[Path, int], tmp_path: Path) -> None:
+    """It may be long before it is whole, and what is wanted instead waits for it."""
+    folder, port = served
+    write(folder, CONTENT)
+    asked = iter([True, True, False])
+    with (
+        pytest.raises(DownloadFailed, match="nobody asks for it any more"),
+        downloaded("http://host/model.onnx", tmp_path, getter(port), is_wanted=lambda: next(asked)),
+    ):
+        pass
+    assert 0 < (tmp_path / "part").stat().st_size < len(CONTENT)
+
+
 def test_what_nobody_takes_up_goes_after_a_day(tmp_path: Path) -> None:
     fresh, old = tmp_path / "fresh", tmp_path / "old"
     for folder, hours in ((fresh, 20), (old, 30)):

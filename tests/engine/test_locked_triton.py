@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,8 @@ from tests.stack.intruder import grpc_calls, http_calls, send
 from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 from transformer_serving.engine.controller.triton.log import TritonLog
 from transformer_serving.engine.controller.triton.server import Triton, TritonAway
+from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
 from transformer_serving.engine.triton_process import KEY_HEADER, LOOPBACK, TritonAddresses
 
 KEY = "what the container made"
@@ -104,3 +108,42 @@ def test_one_on_sockets_is_reached_and_comes_back_over_those_that_it_left(
             path = addresses.http.removeprefix("unix:")
             ready = "/v2/health/ready"
             wait_until(lambda: send(path, "GET", ready, b"", "Host: t\r\n")[0] == 200, 30)
+
+
+_SLOW = """
+import time
+from pathlib import Path
+
+class TritonPythonModel:
+    def initialize(self, args):
+        until = time.monotonic() + 60
+        while not Path(args["model_repository"], "go").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+"""
+
+
+def test_what_is_being_loaded_is_unloaded_after_that(locked: TritonServer) -> None:
+    """As after a controller that was ended in the middle: it would be there, and nobody's."""
+    folder = locked.repository / "slow"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(_SLOW)
+    config = build_config(
+        name="slow", backend="python", max_batch_size=8, instance_count=1,
+        inputs=[TensorConfig("input_ids", "INT32", (-1,))],
+        outputs=[TensorConfig("output", "INT32", (-1,))],
+    )  # fmt: skip
+    (folder / "config.pbtxt").write_text(to_text(config))
+    log, processes = TritonLog(locked.log), BackendProcesses(locked.repository)
+    one = Triton(locked.grpc, log, processes, KEY)
+    with closing(one), ThreadPoolExecutor(2) as pool:
+        load = pool.submit(one.load, "slow", 1)
+        wait_until(lambda: one._state("slow") == "LOADING", 60)
+        with pytest.raises(EngineError, match="still loads 'slow'; it is unloaded after that"):
+            one.unload("slow")
+        wholly = pool.submit(one.unload_wholly, "slow")
+        (folder / "go").touch()
+        wholly.result(60)
+        # It may have been unloaded again before it was looked at.
+        load.exception(60)
+        assert one._state("slow") == ""
+        one.unload("slow")

@@ -17,6 +17,7 @@ from transformer_serving.engine.controller.files import model_cache
 from transformer_serving.engine.controller.files.local_copy import LocalCopy
 from transformer_serving.engine.controller.files.model_cache import ModelCache
 from transformer_serving.engine.controller.files.room import Share
+from transformer_serving.engine.controller.files.turn import turn
 from transformer_serving.engine.errors import NoRoom
 
 
@@ -93,6 +94,23 @@ def test_a_volume_that_takes_nothing_is_no_reason_not_to_serve(
     (tmp_path / "shared").write_bytes(b"a file in its place")
     assert read(ModelCache(tmp_path / "shared"), "m", Source(tmp_path / "source")) == b"model"
     assert "no shared copy of model.onnx" in caplog.text
+
+
+def test_what_nobody_asks_for_any_more_makes_room(tmp_path: Path) -> None:
+    """Of a model whose download broke: it would take its part of the state's room for a day."""
+    downloads = tmp_path / "downloads"
+    for name in ("gone", "wanted", "comes"):
+        (downloads / place(name)).mkdir(parents=True)
+        (downloads / place(name) / "part").write_bytes(b"half")
+    (downloads / f"{place('gone')}.lock").touch()
+    (downloads / "foreign").mkdir()
+    cache = ModelCache(None, downloads)
+    with turn(downloads / f"{place('comes')}.lock", downloads / place("comes")):
+        cache.keep_only(["wanted"])
+        left = {path.name for path in downloads.iterdir()}
+    assert left == {place("wanted"), place("comes"), f"{place('comes')}.lock", "foreign"}
+    ModelCache(None).keep_only([])
+    ModelCache(None, tmp_path / "none").keep_only([])
 
 
 def copies(shared: Path, **hours: float) -> None:

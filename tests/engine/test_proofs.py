@@ -229,6 +229,11 @@ def test_proofs_are_kept_bounded_and_unreadable_ones_forgotten(
         proofs.add(passed(key))
     again = Proofs(path)
     assert [key for key in "abcd" if again.get(key)] == ["a", "c", "d"]
+    # What serves is asked for, however long ago it was proven.
+    assert again.get("a") == passed("a")
+    again.add(passed("e"))
+    again.add(passed("f"))
+    assert [key for key in "acdef" if again.get(key)] == ["a", "e", "f"]
     assert again.get("a") == passed("a")
     assert [entry.name for entry in tmp_path.iterdir()] == ["proofs.json"]
     values = json.loads(path.read_text())

@@ -108,6 +108,19 @@ def test_a_record_that_cannot_be_written_is_none(
         assert file.records() == before
 
 
+def test_a_load_that_cannot_be_written_down_leaves_nothing_in_triton(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its endpoint may be removed before it is tried again: nobody would unload it then."""
+    one.plane.add("other", write_onnx(tmp_path / "other"))
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "replace_file", full)
+        one.until(lambda: "other" in one.triton.loads)
+        one.until(lambda: "other" not in one.triton.ready)
+    one.plane.remove("other")
+    one.until(lambda: set(one.triton.ready) == {"m"})
+
+
 @pytest.mark.parametrize(
     ("name", "error"),
     [

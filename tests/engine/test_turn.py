@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,40 @@ def test_a_folder_may_go_while_it_is_looked_at(
         with turn(tmp_path / "a.lock", work, patience_s=0.1) as ours:
             assert not ours
     assert not (work / "part").exists()
+
+
+def test_who_waits_has_the_file_that_is_there(tmp_path: Path) -> None:
+    """The holder deletes its own: two that lock different files would both have the turn."""
+    lock, held, taken = tmp_path / "a.lock", threading.Event(), threading.Event()
+    rivals = threading.Barrier(2)
+    inside: list[int] = []
+
+    def hold() -> None:
+        with turn(lock, tmp_path / "work") as ours:
+            assert ours
+            held.set()
+            assert taken.wait(60)
+
+    def wait(number: int) -> None:
+        rivals.wait(60)
+        with turn(lock, tmp_path / "work") as ours:
+            assert ours
+            assert lock.exists()
+            inside.append(number)
+            assert inside == [number]
+            time.sleep(0.2)
+            inside.remove(number)
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(hold)
+        assert held.wait(60)
+        rest = [pool.submit(wait, number) for number in range(2)]
+        # Both look once while it is held, and lock the file that its holder is about to delete.
+        time.sleep(0.2)
+        taken.set()
+        for done in (first, *rest):
+            done.result(60)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_ends_lets_go(tmp_path: Path) -> None:

@@ -295,6 +295,9 @@ class Deployment:
 
     def _put_back(self, model: str, record: ModelRecord | None, token: str) -> None:
         if record is None:
+            # Loaded and not written down, as on a full disk, it would be nobody's.
+            with contextlib.suppress(EngineError):
+                self.triton.unload(model)
             self.repository.take_back(model, token)
         else:
             self.restore(record)

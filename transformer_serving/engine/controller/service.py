@@ -292,7 +292,10 @@ class Service:
             else:
                 self._fail(model, fingerprint, error, now)
         for served, error in self._fetches.failed():
-            self._fail(served.model, served.fingerprint, error, now)
+            if self._is_wanted(served):
+                self._fail(served.model, served.fingerprint, error, now)
+            else:
+                _log.info("%s: the fetch of what is not asked for any more has ended", served.model)
 
     def _fail(self, model: str, fingerprint: str, error: BaseException, now: float) -> None:
         reason = reason_of(error)

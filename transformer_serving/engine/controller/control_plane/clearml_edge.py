@@ -105,6 +105,7 @@ class ClearmlControlPlane:
         self._told = 0
         self._models: Mapping[str, _Model] = {}
         self._artifacts: Mapping[str, Any] = {}
+        self._contents: frozenset[str] = frozenset()
         self._lost_adds = LostAdds()
         self._problems: list[Problem] = []
         self._gone_tasks = GoneTasks(keep_tasks_s)
@@ -123,7 +124,10 @@ class ClearmlControlPlane:
         uris = {model: known.uri for model, known in by_age}
         self._problems = found_problems(task, found, uris, self._lost_adds)
         self._gone_tasks.delete_when_due(task)
-        return [self._served(url, endpoint) for url, endpoint in ours.items()]
+        served = [self._served(url, endpoint) for url, endpoint in ours.items()]
+        self._contents = frozenset(one.content for one in served)
+        self._cache.keep_only(self._contents)
+        return served
 
     def problems(self) -> Sequence[Problem]:
         return self._problems
@@ -136,7 +140,12 @@ class ClearmlControlPlane:
                 f"model '{served.model_id}' of the endpoint is not registered; add the endpoint "
                 "with --model-id of an uploaded model"
             )
-        with self._cache.model(served.content, partial(model_copy, known.uri)) as copy:
+
+        def is_wanted() -> bool:
+            return served.content in self._contents
+
+        fetch = partial(model_copy, known.uri, is_wanted=is_wanted)
+        with self._cache.model(served.content, fetch) as copy:
             yield copy
 
     def preprocess(self, served: Served) -> bytes | None:

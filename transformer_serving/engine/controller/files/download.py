@@ -82,11 +82,19 @@ class Download:
     """Of one file into `folder`, which is its own; `url` gives it its name. One at a time.
 
     `fits` hears of its bytes where they are known, and raises StorageError where they are too many.
+    `is_wanted` is asked again and again, as nobody may want the file long before it is whole.
     """
 
-    def __init__(self, url: str, folder: Path, fits: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        fits: Callable[[int], None] | None = None,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._folder = folder
         self._fits = fits
+        self._is_wanted = is_wanted
         self._part, self._state = folder / _PART, folder / _ABOUT
         self.path = folder / "whole" / _name(url)
         self._size = 0
@@ -139,6 +147,7 @@ class Download:
 
     def _go_on(self, get: Get) -> bool:
         """One answer's bytes behind those that are there; whether the file is whole then."""
+        self._check_wanted()
         about = _About.read(self._state)
         self._is_of(about)
         come = self._come() if about is not None and about.tag else 0
@@ -175,6 +184,10 @@ class Download:
         if self._size and self._fits is not None:
             self._fits(self._size)
 
+    def _check_wanted(self) -> None:
+        if not self._is_wanted():
+            raise DownloadFailed("nobody asks for it any more")
+
     def _refused(self, answer: requests.Response) -> bool:
         if answer.status_code in (206, 416):
             # Not the rest of what is here: the next attempt takes it from its beginning.
@@ -189,6 +202,7 @@ class Download:
         said = time.monotonic()
         for chunk in answer.iter_content(_CHUNK):
             file.write(chunk)
+            self._check_wanted()
             if time.monotonic() - said > _SAID_EVERY_S:
                 said = time.monotonic()
                 size = "" if about is None else f" of {about.size / _MB:.1f}"
@@ -206,10 +220,14 @@ def clear_unfinished(folder: Path) -> None:
 
 @contextlib.contextmanager
 def downloaded(
-    url: str, folder: Path, get: Get, fits: Callable[[int], None] | None = None
+    url: str,
+    folder: Path,
+    get: Get,
+    fits: Callable[[int], None] | None = None,
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> Iterator[Path]:
     """The file for as long as the block runs. Raises DownloadFailed, and what `fits` raises."""
-    download = Download(url, folder, fits)
+    download = Download(url, folder, fits, is_wanted)
     path = download.fetch(get)
     try:
         yield path

@@ -19,7 +19,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -63,9 +63,20 @@ class ModelCache:
     @contextlib.contextmanager
     def model(self, content: str, fetch: Fetch) -> Iterator[LocalCopy]:
         """The file or folder that `content` stands for. Raises StorageError."""
-        name = hashlib.sha256(content.encode()).hexdigest()[:32]
+        name = _name(content)
         with contextlib.ExitStack() as stack:
             yield self._kept(name, stack) or self._come(name, fetch, stack)
+
+    def keep_only(self, contents: Iterable[str]) -> None:
+        """Delete what came of others into the folder that nobody else has, unless it still comes:
+        a download that broke is taken up by its own model's alone."""
+        if self._downloads is None:
+            return
+        for name in _begun(self._downloads) - {_name(content) for content in contents}:
+            folder = self._downloads / name
+            with turn(_lock(folder), folder, patience_s=0.0) as ours:
+                if ours:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _come(self, name: str, fetch: Fetch, stack: contextlib.ExitStack) -> LocalCopy:
         """By way of the shared volume, so that who waits has it too, or without."""
@@ -128,8 +139,22 @@ def _turn(downloads: Path | None, name: str) -> Iterator[Path | None]:
         return
     clear_unfinished(downloads)
     folder = downloads / name
-    with turn(downloads / f"{name}.lock", folder) as ours:
+    with turn(_lock(folder), folder) as ours:
         yield folder if ours else None
+
+
+def _name(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def _lock(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
+
+
+def _begun(downloads: Path) -> set[str]:
+    """What was ever begun there and is not over, by its name."""
+    entries = downloads.iterdir() if downloads.is_dir() else ()
+    return {entry.stem for entry in entries if _OURS.fullmatch(entry.stem)}
 
 
 def _keep(path: Path, place: Path) -> None:

@@ -52,11 +52,17 @@ _CONTEXT = re.compile("engine-[0-9a-f]{32}")
 
 
 @contextlib.contextmanager
-def model_copy(uri: str, unfinished: Path | None, share: Share) -> Iterator[LocalCopy]:
+def model_copy(
+    uri: str,
+    unfinished: Path | None,
+    share: Share,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> Iterator[LocalCopy]:
     """The model's file, or the folder that an archive holds. Raises StorageError, and of it NoRoom
     where the volume of `unfinished` is full, and EngineError for an archive that is refused.
 
-    `unfinished`: the folder for what has come so far, where one is; `share` of the state's room.
+    `unfinished`: the folder for what has come so far, where one is; `share` of the state's room. A
+    download of ours ends where it is not wanted any more.
     """
     _check(uri, "model")
     get = None if unfinished is None else web_get(uri)
@@ -68,7 +74,7 @@ def model_copy(uri: str, unfinished: Path | None, share: Share) -> Iterator[Loca
             # It is there, and counted as what lies there.
             archive = 0
         else:
-            file = stack.enter_context(_downloaded(uri, unfinished, get, share))
+            file = stack.enter_context(_downloaded(uri, unfinished, get, share, is_wanted))
             copy, archive = LocalCopy(file, ours=True), file.stat().st_size
 
         def fits(unpacked: int) -> None:
@@ -78,10 +84,13 @@ def model_copy(uri: str, unfinished: Path | None, share: Share) -> Iterator[Loca
 
 
 @contextlib.contextmanager
-def _downloaded(uri: str, unfinished: Path, get: Get, share: Share) -> Iterator[Path]:
+def _downloaded(
+    uri: str, unfinished: Path, get: Get, share: Share, is_wanted: Callable[[], bool]
+) -> Iterator[Path]:
+    fits = partial(_take, share, uri)
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(downloaded(uri, unfinished, get, partial(_take, share, uri)))
+            file = stack.enter_context(downloaded(uri, unfinished, get, fits, is_wanted))
         except DiskFull as failure:
             raise NoRoom(_failed(uri, "model", f": {failure}"), failure.needed) from None
         except DownloadFailed as failure:

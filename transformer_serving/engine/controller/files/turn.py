@@ -1,7 +1,7 @@
 """One at a time, among threads and processes of several machines: a lock on a file.
 
-The kernel lets go of it when its holder ends. A volume may know no locks, and a holder on another
-machine may hang: who waits then does without.
+The kernel lets go of it when its holder ends, and who held it deletes the file. A volume may know
+no locks, and a holder on another machine may hang: who waits then does without.
 
 Tested by tests/engine/test_turn.py.
 """
@@ -24,14 +24,33 @@ _LOOK_S = 0.5
 @contextlib.contextmanager
 def turn(lock: Path, work: Path, patience_s: float = PATIENCE_S) -> Iterator[bool]:
     """Whether it is ours; waits for as long as something changes below the folder `work`."""
+    while True:
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            file = lock.open("ab")
+        except OSError:
+            yield False
+            return
+        with file:
+            ours = _locked(file.fileno(), work, patience_s)
+            if ours and not _is_at(lock, file.fileno()):
+                # Its holder deleted it meanwhile, and others lock the one that is there by now.
+                continue
+            try:
+                yield ours
+            finally:
+                if ours:
+                    # Else one stays of all that anybody ever fetched.
+                    lock.unlink(missing_ok=True)
+            return
+
+
+def _is_at(lock: Path, descriptor: int) -> bool:
+    """Whether the file is still the one of that name."""
     try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        file = lock.open("ab")
+        return os.path.samestat(lock.stat(), os.fstat(descriptor))
     except OSError:
-        yield False
-        return
-    with file:
-        yield _locked(file.fileno(), work, patience_s)
+        return False
 
 
 def _locked(descriptor: int, work: Path, patience_s: float) -> bool:

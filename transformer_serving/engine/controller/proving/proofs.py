@@ -17,7 +17,7 @@ from transformer_serving.contract.known_fields import known_fields
 from transformer_serving.contract.replacement import replace_file
 
 _log = logging.getLogger(__name__)
-# Far above what one Triton serves; the oldest go first.
+# Far above what one Triton serves; what was asked for longest ago goes first.
 MOST = 1000
 
 
@@ -48,7 +48,10 @@ class Proofs:
 
     def get(self, key: str) -> Passed | None:
         with self._lock:
-            return self._passed.get(key)
+            row = self._passed.pop(key, None)
+            if row is not None:
+                self._passed[key] = row
+            return row
 
     def add(self, row: Passed) -> None:
         """A file that cannot be written costs the next start a proof, and nothing now."""

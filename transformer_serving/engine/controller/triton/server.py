@@ -132,18 +132,27 @@ class Triton:
             raise LoadFailed(f"Triton loaded the model, but version {version} is not ready")
 
     def unload(self, model: str) -> None:
-        """Unload all versions; nothing to do for a model that has none."""
+        """Unload all versions; nothing to do for a model that has none.
+
+        Raises EngineError for one that is being loaded, as by a controller that was ended in the
+        middle: it would be there, and nobody's, once that is done.
+        """
         if model in self.loaded():
             self._ask("unload_model", model)
+        elif self._state(model) == "LOADING":
+            raise EngineError(f"Triton still loads '{model}'; it is unloaded after that")
 
     def unload_wholly(self, model: str) -> None:
-        """Unload, and return when the model's memory is free again.
+        """Unload, and return when the model's memory is free again; one that is being loaded, once
+        it is there.
 
         Raises EngineError for a model that does not go.
         """
-        self.unload(model)
-        deadline = time.monotonic() + _UNLOADED_S
-        while self._state(model) in _PRESENT:
+        deadline, is_told = time.monotonic() + _UNLOADED_S, False
+        while state := self._state(model):
+            if state == "READY" and not is_told:
+                self._ask("unload_model", model)
+                is_told = True
             if time.monotonic() > deadline:
                 raise EngineError(
                     f"Triton did not unload '{model}' within {_UNLOADED_S:.0f} s; it is told "
