@@ -93,8 +93,8 @@ def roll(tmp_path: Path) -> Roll:
     docker.chmod(0o755)
 
     def roll(
-        *states: str, health: str = "healthy", image: str = NEW, seconds: str = "0", drain: float = 0,
-        meanwhile: Callable[[subprocess.Popen[str]], None] = lambda _: None,
+        *states: str, health: str = "healthy", image: str = NEW, seconds: str = "0",
+        drain: float = 0, meanwhile: Callable[[subprocess.Popen[str]], None] = lambda _: None,
     ) -> Rolled:  # fmt: skip
         """Of containers in these states (rolled: it runs and has the new image already); of those
         that were left where none is given."""
@@ -159,7 +159,7 @@ def test_one_that_has_ended_is_not_taken_for_the_new_one(roll: Roll) -> None:
 def test_a_roll_that_failed_leaves_the_number_as_it_was(roll: Roll) -> None:
     failed = roll("running", "running", health="unhealthy")
     assert failed.code == 1
-    assert "c3 is not healthy after 0 s: running unhealthy, restarted 0 times; the old" in failed.said
+    assert "c3 is not healthy after 0 s: running unhealthy, restarted 0 times; the" in failed.said
     assert failed.images == {"c1": OLD, "c2": OLD}
     rolled = roll()
     assert rolled.code == 0, rolled.said
