@@ -34,20 +34,29 @@ wait_for_new() {
     waited=0
     trap break_off INT TERM HUP
     until [ "$(health "$1")" = "running healthy" ]; do
-        if [ "$waited" -ge "$limit" ]; then
-            echo "error: $1 is not healthy after $limit s: $(health "$1"); the old containers serve" \
-                "on, it is stopped; see: docker logs $1" >&2
+        # One that refuses its settings ends at once, and Docker starts it again and again.
+        restarts=$(docker inspect --format '{{.RestartCount}}' "$1")
+        if [ "$waited" -ge "$limit" ] || [ "$restarts" -ge 3 ]; then
+            echo "error: $1 is not healthy after $waited s: $(health "$1"), restarted $restarts times;" \
+                "the old containers serve on, it is stopped; see: docker logs $1" >&2
             docker stop "$1" >/dev/null
             exit 1
         fi
         sleep 1
         waited=$((waited + 1))
     done
-    trap - INT TERM HUP
 }
 
+# Of an old one that is told to end already the end is waited for: the next roll would count it with
+# those that run. `docker stop` once more would take its drain from it.
 break_off() {
     trap '' INT TERM HUP
+    if [ -n "$leaving" ]; then
+        echo "error: told to end; $new serves, and the end of $leaving in its place is waited for" >&2
+        docker wait "$leaving" >/dev/null
+        docker rm --volumes "$leaving" >/dev/null
+        exit 1
+    fi
     echo "error: told to end; the old containers serve on, $new is stopped" >&2
     docker stop "$new" >/dev/null
     exit 1
@@ -76,26 +85,38 @@ if [ -z "$old" ]; then
     echo "error: no container of $service runs; start it with docker compose up" >&2
     exit 2
 fi
-# What has ended, as one that was told to when a roll was broken off: `up` would start it again below and
-# count it as the new one, with its old image.
-said=$(compose "$@" rm --force --volumes "$service" 2>&1) || { echo "$said" >&2; exit 1; }
 count=$(echo "$old" | wc -l)
 number=0
 same=0
+leaving=
 for container in $old; do
     number=$((number + 1))
+    # What has ended, as one that was told to when a roll was broken off: `up` would start it again below
+    # and count it as the new one, with its old image.
+    said=$(compose "$@" rm --force --volumes "$service" 2>&1) || { echo "$said" >&2; exit 1; }
     before=$(containers "$@")
+    case $before in
+        *"$container"*) ;;
+        *)
+            echo "$service: $number of $count has ended by itself"
+            continue
+            ;;
+    esac
+    wanted=$(($(echo "$before" | wc -l) + 1))
     # shellcheck disable=SC2046 # one word an option
     said=$(compose "$@" up --detach --no-recreate $(others "$@") \
-        --scale "$service=$((count + 1))" "$service" 2>&1) || { echo "$said" >&2; exit 1; }
+        --scale "$service=$wanted" "$service" 2>&1) || { echo "$said" >&2; exit 1; }
     new=$(containers "$@" | grep -v -F "$before")
     wait_for_new "$new"
     if [ "$(made_of "$new")" = "$(made_of "$container")" ]; then
         same=$((same + 1))
     fi
     # By its own stop signal and TRANSFORMER_SERVING_STOP_SECONDS: what runs in it ends first.
+    leaving=$container
     docker stop "$container" >/dev/null
     docker rm --volumes "$container" >/dev/null
+    leaving=
+    trap - INT TERM HUP
     echo "$service: $number of $count replaced"
 done
 # After a roll that was broken off the first ones were new already.

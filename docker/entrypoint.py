@@ -27,10 +27,15 @@ SECRETS = (
     "CLEARML_API_ACCESS_KEY",
     "CLEARML_API_SECRET_KEY",
     "CLEARML_SERVING_TASK_ID",
+    "OTEL_EXPORTER_OTLP_HEADERS",
 )
 # Without these nothing can be served; the others have defaults.
 REQUIRED = "TRANSFORMER_SERVING_REQUIRED"
 API_HOST = "CLEARML_API_HOST"
+WEB_HOST = "CLEARML_WEB_HOST"
+FILES_HOST = "CLEARML_FILES_HOST"
+# Of these forms of the API's address ClearML's SDK knows by itself where the rest of the server is.
+TELLING = ("://api.", ":8008/")
 # What compose's own control plane made lies here for good, and is for that one: for the API host
 # that this variable says, where it is set. The program has the variable where that one is asked.
 LOCAL_FOLDER = Path("/run/local")
@@ -52,8 +57,8 @@ NEAR = ("127.0.0.1", "localhost", "control-plane", "host.docker.internal")
 SERVICES = (".svc", ".cluster.local")
 ASKED = (
     API_HOST,
-    "CLEARML_FILES_HOST",
-    "CLEARML_WEB_HOST",
+    FILES_HOST,
+    WEB_HOST,
     "CLEARML_DEFAULT_BASE_SERVE_URL",
     "CLEARML_DEFAULT_TRITON_GRPC_ADDR",
     "TRANSFORMER_SERVING_TRITON_HTTP",
@@ -131,7 +136,7 @@ def read_secrets(environment: dict[str, str]) -> None:
     asked = environment.get(API_HOST, "").rstrip("/")
     is_local = environment.get(LOCAL_API, asked) == asked
     if not is_local:
-        del environment[LOCAL_API]
+        leave_out_local_hosts(environment, environment.pop(LOCAL_API))
     for name in SECRETS:
         path = environment.pop(f"{name}_FILE", None)
         if path is None or name in environment:
@@ -147,6 +152,17 @@ def read_secrets(environment: dict[str, str]) -> None:
             sys.exit(f"error: {name}_FILE {path}: {reason}; user {os.getuid()} must be able to")
         if value:
             environment[name] = value
+
+
+def leave_out_local_hosts(environment: dict[str, str], local: str) -> None:
+    """Compose says its own control plane where nobody names the web or file server. That of another
+    API is elsewhere: files of an address that is not its file server's are asked for without keys.
+    """
+    unnamed = [name for name in (WEB_HOST, FILES_HOST) if environment.get(name) == local]
+    asked = environment.get(API_HOST, "").rstrip("/") + "/"
+    if WEB_HOST not in unnamed or any(form in asked for form in TELLING):
+        for name in unnamed:
+            del environment[name]
 
 
 def has_scheme(address: str) -> bool:

@@ -212,8 +212,9 @@ def test_behind_the_balancer_tls_is_its_own() -> None:
     assert balancer["init"] is True
 
 
-def test_an_endpoints_code_finds_the_others_wherever_they_are_published() -> None:
-    """By clearml-serving's `send_request`, within the container, where the port is always one."""
+def test_an_endpoints_code_is_told_where_the_others_are_wherever_they_are_published() -> None:
+    """Within the container, where the port is always one. clearml-serving 1.3.5 does not read it,
+    and its `send_request` asks that address without TLS."""
     front, worker = (service(name, "inference") for name in ("compose.yaml", "scale.yaml"))
     (published,) = front["ports"]
     own = f"127.0.0.1:{published.rpartition(':')[2]}/serve"
@@ -241,16 +242,61 @@ def test_the_balancers_threads_and_connections_fit_its_limits() -> None:
     assert limits["memory"] == "1g"
 
 
+@pytest.mark.parametrize("part", ["inference", "triton"])
 @pytest.mark.parametrize(
-    ("file", "name"),
-    [("compose.yaml", "inference"), ("clearml-serving.yaml", "clearml-serving-inference")],
+    ("file", "prefix"), [("compose.yaml", ""), ("clearml-serving.yaml", "clearml-serving-")]
 )
-def test_the_threads_of_many_workers_are_the_operators_to_allow(file: str, name: str) -> None:
-    limits = service(file, name)["deploy"]["resources"]["limits"]
-    (row,) = (row for row in variables() if row.name == "INFERENCE_PIDS")
+def test_the_threads_of_many_workers_are_the_operators_to_allow(
+    file: str, prefix: str, part: str
+) -> None:
+    limits = service(file, f"{prefix}{part}")["deploy"]["resources"]["limits"]
+    (row,) = (row for row in variables() if row.name == f"{part.upper()}_PIDS")
     assert limits["pids"] == f"${{{row.name}:-{row.default}}}"
     # Workers of sixty threads each.
     assert int(row.default) >= 64 * 60
+
+
+def test_how_many_run_is_said_where_every_up_reads_it() -> None:
+    """`up` without the number of an earlier `--scale` stops all but one."""
+    for file, name in (("scale.yaml", "inference"), ("compose.yaml", "triton")):
+        assert service(file, name)["scale"] == f"${{{name.upper()}_CONTAINERS:-1}}"
+    for page in (ROOT / "docs").rglob("*.md"):
+        blocks = re.findall(
+            r"^```\w*\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+        )
+        assert not [block for block in blocks if "--scale" in block], page.name
+
+
+def ups(file: str) -> list[list[str]]:
+    """What each `up` of the pages that has this file names behind its options."""
+    lines = [
+        line
+        for page in ("compose.md", "monitoring.md")
+        for line in (ROOT / "docs" / page).read_text("utf-8").replace("\\\n", " ").splitlines()
+        if re.search(rf"-f compose/{file} up\b", line)
+    ]
+    return [
+        [word for word in line.partition(" up ")[2].split() if not word.startswith("-")]
+        for line in lines
+    ]
+
+
+def test_monitoring_is_started_without_the_serving_containers() -> None:
+    """Which were made with files that the line does not name."""
+    names = ["prometheus", "alertmanager", "grafana"]
+    assert ups("monitoring.yaml") == [names, names]
+    for name in names:
+        assert service("monitoring.yaml", name)["depends_on"] == []
+        # Grafana makes its database at its first start, and `up --wait` ends at what is unhealthy.
+        assert service("monitoring.yaml", name)["healthcheck"]["start_period"] == "120s"
+
+
+def test_nothing_starts_on_the_stock_file_that_cannot_be_pulled() -> None:
+    """Its Kafka and ZooKeeper, which neither of our services needs."""
+    names = ["clearml-serving-inference", "clearml-serving-triton"]
+    assert ups("clearml-serving.yaml") == [names]
+    needed = [service("clearml-serving.yaml", name)["depends_on"] for name in names]
+    assert needed == [["clearml-serving-triton"], []]
 
 
 def test_no_page_of_another_site_reads_prometheus() -> None:
@@ -266,9 +312,20 @@ def test_no_program_starts_a_thread_for_each_cpu_of_a_large_machine() -> None:
         watcher = service("monitoring.yaml", name)
         threads = int(watcher["environment"]["GOMAXPROCS"])
         assert threads * 10 < watcher["deploy"]["resources"]["limits"]["pids"]
-    text = (ROOT / "docker" / "python" / "Dockerfile").read_text("utf-8")
-    shared = text.partition(" AS python\n")[2].partition("\nFROM ")[0]
-    assert "OPENBLAS_NUM_THREADS=1" in shared
+    for file in DOCKERFILES:
+        assert len(re.findall(r"^    OPENBLAS_NUM_THREADS=1\b", file.read_text("utf-8"), re.M)) == 1
+
+
+def test_what_is_copied_into_an_image_its_user_can_read() -> None:
+    """COPY keeps the modes of a checkout, which under a strict umask are for its owner alone."""
+    ours = "/opt/transformer-serving"
+    for file in DOCKERFILES:
+        *stages, _ = file.read_text("utf-8").split("\nUSER 10001:10001\n")
+        for stage in stages:
+            before, _, after = stage.rpartition(f"chmod -R a+rX {ours}")
+            copied = re.findall(rf"^COPY .* ({ours}\S*)$", before, re.MULTILINE)
+            assert copied
+            assert "\nCOPY" not in after
 
 
 def test_the_balancers_own_errors_are_of_ours() -> None:
@@ -327,6 +384,8 @@ def test_the_page_says_of_which_credentials_a_file_is_taken() -> None:
         re.findall(r"(\w+)_FILE: /run/secrets", (ROOT / "compose/secrets.yaml").read_text())
     )
     assert given < known
+    # Headers for the receiver of traces are such as its key.
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in known
     page = (ROOT / "docs" / "compose.md").read_text("utf-8")
     (said,) = re.findall(r"The images know `NAME_FILE` also for (.*?)\. ", page, re.DOTALL)
     assert set(re.findall(r"`(\w+)`", said)) == known - given

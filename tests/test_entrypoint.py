@@ -210,6 +210,31 @@ def test_what_the_local_control_plane_made_is_for_it_alone(
     assert environment == found
 
 
+MINE = "https://app.of-mine"
+
+
+@pytest.mark.parametrize(
+    ("api", "web", "files", "left"),
+    [
+        (OURS, OURS, OURS, {"WEB": OURS, "FILES": OURS}),
+        ("https://api.clear.ml", OURS, OURS, {}),
+        ("http://clearml.example:8008/", OURS, OURS, {}),
+        ("http://clearml.example:8008", OURS, "s3://files", {"FILES": "s3://files"}),
+        ("https://clearml.example/api", MINE, OURS, {"WEB": MINE}),
+        # ClearML's SDK would know none and end.
+        ("https://clearml.example/api", OURS, OURS, {"WEB": OURS, "FILES": OURS}),
+    ],
+)
+def test_another_servers_files_are_not_the_local_control_planes(
+    api: str, web: str, files: str, left: dict[str, str]
+) -> None:
+    environment = {"CLEARML_API_HOST": api, "TRANSFORMER_SERVING_LOCAL_API": OURS}
+    environment |= {"CLEARML_WEB_HOST": web, "CLEARML_FILES_HOST": files}
+    script().read_secrets(environment)
+    hosts = {name: environment.get(f"CLEARML_{name}_HOST") for name in ("WEB", "FILES")}
+    assert {name: host for name, host in hosts.items() if host} == left
+
+
 ASKS = """
 import os, urllib.error, urllib.request
 try:

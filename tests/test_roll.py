@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,20 +22,34 @@ ROOT = Path(__file__).parent.parent
 OLD, NEW = "old image", "new image"
 # As compose does it: `up` starts what has ended, and makes what is then missing of the number.
 DOCKER = f"""#!{sys.executable}
-import json, sys
+import json, signal, sys, time
 from pathlib import Path
 
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 file = Path(__file__).with_name("containers.json")
 rows = json.loads(file.read_text())
+for row in rows:
+    if row.get("ends", float("inf")) < time.time():
+        row["state"] = "exited"
 words = sys.argv[1:]
 at = [number for number, row in enumerate(rows) if row["id"] == words[-1]]
 running = [row["id"] for row in rows if row["state"] == "running"]
 if words[:2] == ["stop", words[-1]]:
-    rows[at[0]]["state"] = "exited"
+    drain = float(Path(__file__).with_name("drain").read_text())
+    rows[at[0]] |= dict(state="exited") if drain == 0 else dict(ends=time.time() + drain)
+    file.write_text(json.dumps(rows))
+    Path(__file__).with_name("stopping").touch()
+    # Who asks may leave: it goes on.
+    time.sleep(drain)
+    sys.exit()
+elif words[0] == "wait":
+    time.sleep(max(0, rows[at[0]].get("ends", 0) - time.time()) + 0.1)
 elif words[:2] == ["rm", "--volumes"]:
     assert rows.pop(at[0])["state"] == "exited"
 elif words[0] == "inspect" and ".Image" in words[2]:
     print(rows[at[0]]["image"], "the hash")
+elif words[0] == "inspect" and "RestartCount" in words[2]:
+    print(3 if rows[at[0]]["health"] == "ends at once" else 0)
 elif words[0] == "inspect":
     Path(__file__).with_name("looked").touch()
     print(rows[at[0]]["state"], rows[at[0]]["health"])
@@ -48,7 +63,9 @@ elif "rm" in words:
 elif "up" in words:
     wanted = int(words[words.index("--scale") + 1].removeprefix("inference="))
     for row in rows:
-        row["state"] = "running"
+        if row["state"] == "exited":
+            row["state"] = "running"
+            row.pop("ends", None)
     health = Path(__file__).with_name("health").read_text()
     while len(rows) < wanted:
         made = 1 + max(int(row["id"][1:]) for row in rows)
@@ -77,7 +94,7 @@ def roll(tmp_path: Path) -> Roll:
 
     def roll(
         *states: str, health: str = "healthy", image: str = NEW, seconds: str = "0",
-        meanwhile: Callable[[subprocess.Popen[str]], None] = lambda _: None,
+        drain: float = 0, meanwhile: Callable[[subprocess.Popen[str]], None] = lambda _: None,
     ) -> Rolled:  # fmt: skip
         """Of containers in these states (rolled: it runs and has the new image already); of those
         that were left where none is given."""
@@ -90,11 +107,12 @@ def roll(tmp_path: Path) -> Roll:
             containers.write_text(json.dumps(rows))
         (tmp_path / "health").write_text(health)
         (tmp_path / "image").write_text(image)
+        (tmp_path / "drain").write_text(str(drain))
         path = f"{tmp_path}:{os.environ['PATH']}"
         with subprocess.Popen(
             [ROOT / "compose" / "roll.sh", "inference", "-f", "compose.yaml"], text=True,
             env={"PATH": path, "ROLL_SECONDS": seconds}, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.STDOUT, start_new_session=True,
         ) as rolls:  # fmt: skip
             try:
                 meanwhile(rolls)
@@ -141,7 +159,7 @@ def test_one_that_has_ended_is_not_taken_for_the_new_one(roll: Roll) -> None:
 def test_a_roll_that_failed_leaves_the_number_as_it_was(roll: Roll) -> None:
     failed = roll("running", "running", health="unhealthy")
     assert failed.code == 1
-    assert "c3 is not healthy after 0 s: running unhealthy; the old containers serve" in failed.said
+    assert "c3 is not healthy after 0 s: running unhealthy, restarted 0 times; the" in failed.said
     assert failed.images == {"c1": OLD, "c2": OLD}
     rolled = roll()
     assert rolled.code == 0, rolled.said
@@ -160,6 +178,48 @@ def test_a_roll_that_is_told_to_end_leaves_the_number_as_it_was(roll: Roll, tmp_
     assert (ended.code, ended.images) == (1, {"c1": OLD, "c2": OLD})
     assert ended.said == "error: told to end; the old containers serve on, c3 is stopped\n"
     assert list(roll().images.values()) == [NEW, NEW]
+
+
+def test_one_that_refuses_its_settings_is_not_waited_for(roll: Roll) -> None:
+    """As a gateway does, within a second; Docker starts it again and again."""
+    failed = roll("running", "running", health="ends at once", seconds="300")
+    assert failed.code == 1
+    assert "c3 is not healthy after 0 s: running ends at once, restarted 3 times;" in failed.said
+    assert failed.images == {"c1": OLD, "c2": OLD}
+
+
+def test_an_old_one_that_is_ending_has_ended_when_a_roll_is_broken_off(
+    roll: Roll, tmp_path: Path
+) -> None:
+    """By Ctrl-C, which `docker stop` gets as well: the next roll would count one too many."""
+
+    def end(rolls: subprocess.Popen[str]) -> None:
+        wait_until((tmp_path / "stopping").exists, 20)
+        os.killpg(rolls.pid, signal.SIGINT)
+
+    ended = roll("running", "running", drain=1, meanwhile=end)
+    assert (ended.code, ended.images) == (1, {"c2": OLD, "c3": NEW})
+    assert ended.said == (
+        "error: told to end; c3 serves, and the end of c1 in its place is waited for\n"
+    )
+    rolled = roll()
+    assert rolled.said.endswith("inference: 2 of 2 replaced\n")
+    assert list(rolled.images.values()) == [NEW, NEW]
+
+
+def test_one_that_ends_meanwhile_is_not_started_again(roll: Roll, tmp_path: Path) -> None:
+    """As of a roll that was killed: its old one drains still when the next roll begins."""
+
+    def end_of_the_second(_: subprocess.Popen[str]) -> None:
+        wait_until((tmp_path / "stopping").exists, 20)
+        rows = json.loads((tmp_path / "containers.json").read_text())
+        rows[1]["state"] = "exited"
+        (tmp_path / "containers.json").write_text(json.dumps(rows))
+
+    rolled = roll("running", "running", "running", drain=1, meanwhile=end_of_the_second)
+    assert rolled.code == 0, rolled.said
+    assert "inference: 2 of 3 has ended by itself\n" in rolled.said
+    assert list(rolled.images.values()) == [NEW, NEW]
 
 
 @pytest.mark.parametrize("seconds", ["5m", "-1", "1.5"])

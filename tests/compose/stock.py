@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformer_serving.desk.versions.lock import read_lock
-
 # From the folder beside the repository, as the docs have it.
 STOCK_PATH = "clearml-serving/docker/docker-compose-triton-gpu.yml"
 _STORAGE = (
@@ -22,11 +20,11 @@ _NETWORK = "clearml-serving-backend"
 def stock_file(*, runnable: bool = False) -> dict[str, Any]:
     """Its services, names and keys that matter to the override, written anew.
 
-    `runnable`: Kafka and statistics wait in a base image that is here, its Prometheus,
-    Alertmanager and Grafana are left out, and no GPU is asked for.
+    `runnable`: no GPU is asked for. What is named by an image that nobody can pull, nobody starts.
     """
     services = {
-        "kafka": _service("kafka", "bitnami/kafka:3.1.1"),
+        "zookeeper": _service("zookeeper", "bitnami/zookeeper:3.7.0"),
+        "kafka": _service("kafka", "bitnami/kafka:3.1.1", depends_on=["zookeeper"]),
         "clearml-serving-statistics": _service(
             "statistics", "allegroai/clearml-serving-statistics:latest", depends_on=["kafka"]
         ),
@@ -57,14 +55,9 @@ def stock_file(*, runnable: bool = False) -> dict[str, Any]:
             deploy={"resources": {"reservations": {"devices": [{"capabilities": ["gpu"]}]}}},
         ),
     }
-    if not runnable:
-        services |= _monitoring()
-    else:
+    services |= _monitoring()
+    if runnable:
         del services["clearml-serving-triton"]["deploy"]
-        for name in ("kafka", "clearml-serving-statistics"):
-            services[name]["image"] = read_lock().base_images["inference"].value
-            services[name]["command"] = ["sleep", "infinity"]
-            services[name]["init"] = True
     return {"services": services, "networks": {_NETWORK: {"driver": "bridge"}}}
 
 

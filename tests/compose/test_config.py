@@ -177,6 +177,22 @@ def test_tasks_of_dead_workers_are_deleted_on_the_kits_own_control_plane(
     assert f"--keep-tasks-seconds={seconds}" in commands(environment, tmp_path, "secret")[1]
 
 
+def test_the_number_of_containers_is_the_env_files_and_makes_no_other_containers(
+    engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a further one would have all that run replaced."""
+    options = "-f compose/compose.yaml -f compose/scale.yaml"
+    hashes = set()
+    for number, shown in (("", 1), ("3", 3)):
+        for part in ("INFERENCE", "TRITON"):
+            monkeypatch.setenv(f"{part}_CONTAINERS", number)
+        services = config(options, tmp_path)["services"]
+        assert {services[name]["scale"] for name in ("inference", "triton")} == {shown}
+        words = ["docker", "compose", *options.split(), "config", "--hash", "inference,triton"]
+        hashes.add(run(*words, cwd=ROOT))
+    assert len(hashes) == 1
+
+
 @pytest.mark.parametrize("address", ["[::1]", "192.0.2.7"])
 def test_the_front_door_is_told_where_it_is_published(
     engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
@@ -211,6 +227,9 @@ def test_the_override_fits_the_stock_file(engine: None, tmp_path: Path) -> None:
     assert [port["published"] for port in inference["ports"]] == ["8080"]
     assert inference["environment"]["CLEARML_DEFAULT_KAFKA_SERVE_URL"] == ""
     assert inference["security_opt"] == ["no-new-privileges:true"]
+    # Kafka and ZooKeeper are of images that nobody can pull.
+    assert set(inference["depends_on"]) == {"clearml-serving-triton"}
+    assert "depends_on" not in triton
 
 
 def test_on_the_stock_file_every_setting_arrives(

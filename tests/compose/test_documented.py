@@ -299,7 +299,10 @@ def test_on_a_network_address(desk: Desk, clearml_server: ClearmlServer) -> None
 
 @pytest.mark.spare
 @pytest.mark.usefixtures("_deployed")
-def test_many_containers_and_their_roll(desk: Desk) -> None:
+def test_many_containers_and_their_roll(desk: Desk, clearml_server: ClearmlServer) -> None:
+    """As many as my.env says, of which the same line once more takes none away."""
+    kept = clearml_server.variables
+    env_file(desk.root / "my.env", {**kept, **variables_of(SCALED)})
     desk.block(SCALED)
     before = set(desk.containers("inference"))
     assert len(before) == 3
@@ -309,7 +312,10 @@ def test_many_containers_and_their_roll(desk: Desk) -> None:
     assert len(after) == 3
     assert not before & after
     assert desk.status() == 200
+    desk.block(SCALED)
+    assert set(desk.containers("inference")) == after
     desk.down()
+    env_file(desk.root / "my.env", kept)
 
 
 @pytest.mark.usefixtures("_deployed")

@@ -98,7 +98,7 @@ def runbooks() -> dict[str, str]:
 
 def test_runbooks_whose_lines_are_others_elsewhere_lead_to_them() -> None:
     """With keys, TLS, other names of containers, or pods."""
-    lines = re.compile(r"docker compose|compose/|--scale|http://127\.0\.0\.1:8080")
+    lines = re.compile(r"docker compose|compose/|_CONTAINERS|http://127\.0\.0\.1:8080")
     found = {name for name, text in runbooks().items() if lines.search(text)}
     assert found == {
         name for name, text in runbooks().items() if "(../monitoring.md#runbooks-elsewhere)" in text
@@ -108,7 +108,7 @@ def test_runbooks_whose_lines_are_others_elsewhere_lead_to_them() -> None:
 
 def test_what_takes_a_balancer_says_so() -> None:
     """Without one a container of inference has the host's port, which a second one cannot have."""
-    takes = re.compile(r"compose/roll\.sh|--scale inference")
+    takes = re.compile(r"compose/roll\.sh|INFERENCE_CONTAINERS")
     said = re.compile(r"compose/scale\.yaml|\.\./compose\.md#n-inference-containers")
     steps = [
         (name, step)
@@ -153,7 +153,7 @@ _ELSEWHERE = (
     r"docker compose -f compose/compose\.yaml (?:--profile local )?(?P<it>\w+)(?P<on> [a-z-]+)?",
     r"docker compose … (?P<it>up)",
     r"(?P<it>compose/roll\.sh)",
-    r"(?P<it>--scale)",
+    r"(?P<it>(?:INFERENCE|TRITON)_CONTAINERS)",
     r"(?P<it>COMPOSE_FILE)=",
     r"(?P<it>http://127\.0\.0\.1:(?:8080|9090))",
     r"(?P<it>transformer-serving (?:rollback|remove))",

@@ -104,7 +104,7 @@ FRONT_DOOR = Section(
     ),
 )
 ACCESS = Section(
-    "Keys and TLS at the front door (docs/compose.md). Paths are relative to compose/.",
+    "Keys and TLS at the front door: docs/compose.md. Paths from compose/ begin with ./, ../ or /.",
     (
         Variable(
             "TRANSFORMER_SERVING_KEYS_FOLDER",
@@ -151,6 +151,11 @@ INFERENCE = Section(
             f"{STOP_SECONDS.help} The drain with what requests have below, and Triton's exit, must "
             "fit in; a container whose do not ends at its start.",
             STOP_SECONDS.default,
+        ),
+        Variable(
+            "INFERENCE_CONTAINERS",
+            "How many there are, with compose/scale.yaml; 32 at most. `--scale` goes before it.",
+            "1",
         ),
         Variable("INFERENCE_CPUS", "CPUs of each container; 0: no limit.", "0"),
         Variable(
@@ -208,9 +213,26 @@ TRITON = Section(
             "TRANSFORMER_SERVING_COMPUTE_CAPABILITY",
             "The GPU's, such as 8.6, where nvidia-smi is not in the container.",
         ),
-        Variable("TRITON_GPUS", "GPUs, with compose/gpu.yaml; all, or a number.", "1"),
+        Variable(
+            "TRITON_CONTAINERS",
+            "How many there are, not on clearml-serving's own file. With compose/gpu.yaml all of "
+            "them have the same GPUs. `--scale` goes before it.",
+            "1",
+        ),
+        Variable(
+            "TRITON_GPUS",
+            "GPUs of each container, the first ones of the machine, with compose/gpu.yaml; all, or "
+            "a number.",
+            "1",
+        ),
         Variable("TRITON_CPUS", "CPUs of each container; 0: no limit.", "0"),
         Variable("TRITON_MEMORY", "Memory of each container.", "16g"),
+        Variable(
+            "TRITON_PIDS",
+            "Threads of each container. An engine has one for each CPU that it may use, of each "
+            "endpoint.",
+            "4096",
+        ),
         Variable(
             "TRITON_MEMLOCK",
             "Bytes that may be locked, with compose/gpu.yaml; -1: no limit. Rootless Docker cannot "
@@ -246,7 +268,7 @@ MONITORING = Section(
         Variable(
             "MONITORING_FOLDER",
             "Folder with prometheus.yaml, rules.yaml, alertmanager.yaml and grafana/: a copy of "
-            "compose/monitoring, with whom to tell. Relative to compose/.",
+            "compose/monitoring, with whom to tell. It begins with ./, ../ or /, from compose/.",
             "./monitoring",
         ),
         Variable(
