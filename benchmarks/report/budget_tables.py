@@ -10,13 +10,13 @@ from benchmarks.report.tables import table
 from benchmarks.runs.results import Results
 from transformer_serving.desk.bench import bounds
 
-_COMMANDS = {BENCH: "make bench", STARTS: "make budgets", ALL: "make bench-all"}
+COMMANDS = {BENCH: "make bench", STARTS: "make budgets", ALL: "make bench-all"}
 
 
 def budgets_text(runs: Mapping[str, Results]) -> str:
     """Every budget with its verdict, and the tables of the run of starts."""
     parts = [
-        f"`{_COMMANDS[kind]}`: {results.provenance()}" for kind, results in sorted(runs.items())
+        f"`{COMMANDS[kind]}`: {results.provenance()}" for kind, results in sorted(runs.items())
     ]
     parts.append(budget_table(runs))
     if STARTS in runs:
@@ -33,7 +33,7 @@ def budget_table(runs: Mapping[str, Results]) -> str:
         budget, found = verdict.budget, verdict.found
         wanted = f"{'≥' if budget.at_least else '≤'} {budget.wanted:g} {budget.unit}"
         figures = (f"{found.median:.2f}", f"{budget.bound(found):.2f}") if found else ("-", "-")
-        command = f"`{_COMMANDS[budget.kind]}`"
+        command = f"`{COMMANDS[budget.kind]}`"
         rows.append((budget.text, wanted, *figures, verdict.word, command))
     return table(head, rows)
 

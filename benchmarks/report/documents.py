@@ -55,7 +55,7 @@ PARTS = (
     Part((ALL,), PERFORMANCE, "everything", _of(ALL, report.everything_text)),
     Part((OVERLOAD,), PERFORMANCE, "overload", _of(OVERLOAD, overload_report.alone_text)),
     Part((GENERATION,), PERFORMANCE, "generation", _of(GENERATION, generation_report.text)),
-    Part((GROWTH, BENCH), GROWTH_PAGE, "growth", growth_report.text),
+    Part((GROWTH, BENCH, ALL), GROWTH_PAGE, "growth", growth_report.text),
 )
 
 

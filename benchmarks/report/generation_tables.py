@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from benchmarks.report.markdown import table
+from benchmarks.runs import stamp
 from benchmarks.runs.results import Results
 from benchmarks.servers.language_models import (
     NEW_TOKENS,
@@ -31,8 +32,8 @@ _HEAD = (
     "of the engine alone", "wanted", "first token, ms (p50 / p99)", "engine alone, ms",
     "between events, ms (p50 / p99)",
 )  # fmt: skip
-# What each size keeps of the run that measured it.
-_RUN = ("date", "commit", "machine", "versions", "triton", "plan")
+# What each size keeps of the run that measured it; older ones have stored no environments.
+_RUN = ("date", "commit", "machine", "versions", "environments", "triton", "plan")
 
 
 def joined(found: Results, stored: Results | None) -> Results:
@@ -43,10 +44,10 @@ def joined(found: Results, stored: Results | None) -> Results:
     """
     kept: dict[tuple[str, str], dict[str, Any]] = {}
     for run in (found,) if stored is None else (stored, found):
-        own = {name: run.values[name] for name in _RUN}
+        own = {name: run.values[name] for name in _RUN if name in run.values}
         for name, size in run.values.get("generation", {}).items():
             for one in size if isinstance(size, list) else [{"run": own, **size}]:
-                kept[name, _processor(one["run"]["machine"])] = one
+                kept[name, stamp.processor(one["run"]["machine"])] = one
     if not kept:
         return found
     sizes = {
@@ -56,11 +57,6 @@ def joined(found: Results, stored: Results | None) -> Results:
     return Results(
         {**found.values, "generation": {name: runs for name, runs in sizes.items() if runs}}
     )
-
-
-def _processor(machine: Mapping[str, Any]) -> str:
-    """What decides which instructions the engines take."""
-    return " ".join((machine["cpu"], *machine["features"]))
 
 
 def text(results: Results) -> str:
@@ -82,7 +78,7 @@ def text(results: Results) -> str:
             rows = [_row(one["loads"], *which) for which in product(PRECISIONS, STREAMS)]
             held = ", ".join(f"{name} {mib:.0f}" for name, mib in one["memory_mib"].items())
             parts += [
-                Results({**results.values, **one["run"]}).provenance(),
+                Results({**results.values, "environments": {}, **one["run"]}).provenance(),
                 table(_HEAD, rows),
                 f"MiB resident of the model's process afterwards: {held}.",
                 *(f"Could not be measured here: {name}: {one_line(error)}"

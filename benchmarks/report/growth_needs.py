@@ -21,6 +21,18 @@ _ROUNDS = 100
 
 
 @dataclass(frozen=True)
+class CpuEngine:
+    """An engine's processor time a text as a run of `command` has it, of another date than the
+    study's and maybe of another processor."""
+
+    us: float
+    title: str
+    command: str
+    date: str
+    processor: str
+
+
+@dataclass(frozen=True)
 class Needs:
     """What a rate needs: workers at WORKER_BUSY with a tenth to spare, Tritons' own processors.
 
@@ -65,8 +77,8 @@ def needs(model: Model, rate: float, latency_s: float, endpoints: int, calls: in
     )  # fmt: skip
 
 
-def text(model: Model, found: Mapping[str, Any], engine_us: float | None) -> str:
-    """Tables; `found` is what the study stored, `engine_us` a text's in an engine on the CPU."""
+def text(model: Model, found: Mapping[str, Any], engine: CpuEngine | None) -> str:
+    """Tables; `found` is what the study stored."""
     tritons = gpus(found["texts_a_second"])
     rows = [needs(model, RATE, LATENCY_S, count) for count in _ENDPOINTS]
     few, many = rows[0], rows[-1]
@@ -77,13 +89,13 @@ def text(model: Model, found: Mapping[str, Any], engine_us: float | None) -> str
          f"{few.in_flight_a_worker:.0f} a worker"),
         ("Tritons on GPU", f"{found['texts_a_second']:,} texts a second each, at "
          f"{TRITON_BUSY:.0%}", f"{tritons}"),
-        ("Tritons on CPU", *_on_cpu(engine_us)),
+        ("Tritons on CPU", *_on_cpu(engine)),
         ("workers' memory", _each(memory),
          f"{_gb(few, memory)} to {_gb(many, memory)} GB; at 512 MiB requested each "
          f"{few.most_workers / 2:.0f} to {many.most_workers / 2:.0f} GiB"),
         ("a million requests", "the rows above", f"{_core_hours(few):.2f} to "
          f"{_core_hours(many):.2f} core hours of workers at {WORKER_BUSY:.0%}"
-         f"{_other_hours(engine_us, tritons)}"),
+         f"{_other_hours(engine, tritons)}"),
     ]  # fmt: skip
     about = (
         f"By the model as open loops have it, a processor a worker, before {tritons} Tritons on "
@@ -119,13 +131,14 @@ def gpus(texts_a_second: float) -> int:
     return round(RATE / texts_a_second / TRITON_BUSY)
 
 
-def _on_cpu(engine_us: float | None) -> tuple[str, str]:
-    if engine_us is None:
+def _on_cpu(engine: CpuEngine | None) -> tuple[str, str]:
+    if engine is None:
         return "no stored `make bench`", "-"
-    cores = RATE * engine_us / 1e6
+    cores = RATE * engine.us / 1e6
     wanted = cores / TRITON_BUSY
     return (
-        f"{engine_us:,.0f} µs of processor a text in the engine, by `make bench`",
+        f"{engine.us:,.0f} µs of processor a text in the engine, {engine.title} on "
+        f"{engine.processor}, by `{engine.command}` of {engine.date}",
         f"{cores:.0f} cores busy; at {TRITON_BUSY:.0%}: {wanted:.0f}, such as "
         f"{math.ceil(wanted / 8)} pods of 8",
     )
@@ -153,7 +166,7 @@ def _core_hours(row: Needs) -> float:
     return row.worker_us / WORKER_BUSY / 3600
 
 
-def _other_hours(engine_us: float | None, tritons: int) -> str:
+def _other_hours(engine: CpuEngine | None, tritons: int) -> str:
     gpu_minutes = tritons * 1e6 / RATE / 60
-    cpu = "" if engine_us is None else f", {engine_us / TRITON_BUSY / 3600:.2f} of CPU Tritons"
+    cpu = "" if engine is None else f", {engine.us / TRITON_BUSY / 3600:.2f} of CPU Tritons"
     return f"{cpu} or {gpu_minutes:.1f} GPU minutes, times your price"

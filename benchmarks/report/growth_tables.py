@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.report import growth_model as models, growth_needs
-from benchmarks.report.budgets import BENCH
+from benchmarks.report.budget_tables import COMMANDS
+from benchmarks.report.budgets import ALL, BENCH
 from benchmarks.report.growth_model import Model
+from benchmarks.report.growth_needs import CpuEngine
 from benchmarks.report.growth_points import (
     CHECKED,
     FITTED,
@@ -21,6 +23,7 @@ from benchmarks.report.growth_points import (
     read,
 )
 from benchmarks.report.markdown import table
+from benchmarks.report.tables import OURS
 from benchmarks.runs.results import Results
 from transformer_serving.desk.bench.bounds import Spread
 
@@ -35,7 +38,7 @@ _PICTURES = "../benchmarks/results/plots"
 
 
 def text(runs: Mapping[str, Results]) -> str:
-    """The generated part; `runs` has the study's run, and that of `make bench` for the engine's."""
+    """The generated part; `runs` has the study's run, and those in which an engine computed."""
     results = runs.get(GROWTH)
     found = results.values.get("growth") if results else None
     if results is None or not found:
@@ -51,7 +54,7 @@ def text(runs: Mapping[str, Results]) -> str:
         _idle(found),
         _model(model, points),
         f"![The model beside what was measured]({_PICTURES}/curve-growth-model.png)",
-        growth_needs.text(model, found, _engine_us(runs)),
+        growth_needs.text(model, found, _engine(runs, results)),
     ]
     return "\n\n".join(parts)
 
@@ -182,8 +185,18 @@ def _checked(model: Model, points: Sequence[Point]) -> str:
     return table(head, rows)
 
 
-def _engine_us(runs: Mapping[str, Results]) -> float | None:
-    """Of a text in a CPU engine, by `make bench`."""
-    bench = runs.get(BENCH)
-    found = bench.spread("gateway", "seed", "engine_us") if bench else None
-    return found.median if found else None
+def _engine(runs: Mapping[str, Results], results: Results) -> CpuEngine | None:
+    """A text's on the CPU, of a run on the study's own processor where there is one."""
+    own = results.processor()
+    of_runs = [_of_run(runs[kind], kind) for kind in (BENCH, ALL) if kind in runs]
+    engines = [engine for engine in of_runs if engine]
+    return max(engines, key=lambda engine: engine.processor == own, default=None)
+
+
+def _of_run(run: Results, kind: str) -> CpuEngine | None:
+    found = run.spread(OURS, "seed", "engine_us")
+    if found is None:
+        return None
+    title = run.rows[OURS].engine
+    date = run.values["date"] + (", in short rounds" if run.short(OURS, "seed") else "")
+    return CpuEngine(found.median, title, COMMANDS[kind], date, run.processor())

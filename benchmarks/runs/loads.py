@@ -53,7 +53,8 @@ MIXED = Load("mixed", "mixed lengths, open loop at 70 % of capacity", "open", 64
 BIG = Load("big", "512 texts a request, 1 client", "ab", 1, 512, 200, 64)
 # The pace at which MLServer's Hugging Face runtime was measured by its users, with vegeta.
 PACED = Load("paced", "one text, 50 requests a second offered, open loop", "paced", 4, 1, 0, None,
-             ("gateway", "gateway-v2", "gateway-tei", "mlserver"), pace=50.0)  # fmt: skip
+             ("gateway", "gateway-v2", "gateway-tei", "mlserver", "mlserver-batched"),
+             pace=50.0)  # fmt: skip
 
 MAIN = (SEED, KEPT, SINGLE, BATCH, MIXED)
 LOADS = {load.name: load for load in (*MAIN, BIG, PACED)}

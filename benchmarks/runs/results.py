@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs import busy_cores, fixed_loop
+from benchmarks.runs import stamp
 from benchmarks.runs.loads import LEAST_TURNS, LOADS, Load
 from benchmarks.runs.rounds import Outcome
 from benchmarks.runs.runners import Measurement, Plan
@@ -169,31 +169,10 @@ class Results:
 
     def surroundings(self) -> str:
         """Machine, versions, date and commit, to be gone on with."""
-        machine_, versions = self.values["machine"], self.values["versions"]
-        features = ", ".join(machine_["features"]) or "none of AVX2, AVX-512, AMX"
-        named = ", ".join(
-            f"{name} {versions[name]}"
-            for name in (
-                "clearml-serving",
-                "openvino",
-                "onnxruntime",
-                "torch",
-                "granian",
-                "uvicorn",
-            )
-            if name in versions
-        )
-        about_it = (
-            f"load {machine_['load_before']} before",
-            busy_cores.told(machine_.get("busy_before")),
-            fixed_loop.told(machine_.get("loop_ms", ())),
-        )
-        return (
-            f"{self.values['date']}, commit {self.values['commit']}; {machine_['cpu']}, "
-            f"{machine_['cores']} cores, {machine_['memory_gib']:.0f} GiB ({features}); Python "
-            f"{versions['python']}, tritonserver {self.values['triton']}, {named}; "
-            f"{', '.join(one for one in about_it if one)}"
-        )
+        return stamp.surroundings(self.values)
+
+    def processor(self) -> str:
+        return stamp.processor(self.values["machine"])
 
 
 def write_json(path: Path, values: object) -> None:

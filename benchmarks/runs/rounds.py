@@ -16,8 +16,9 @@ from benchmarks.runs.loads import Load
 from benchmarks.runs.runners import Measurement, Runner
 from benchmarks.servers.peers import Peer
 from benchmarks.servers.process import Unusable
+from benchmarks.servers.running import Running
 from benchmarks.servers.site import Site
-from benchmarks.servers.table import SERVERS, Running
+from benchmarks.servers.table import SERVERS
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport
 

@@ -19,7 +19,7 @@ from benchmarks.servers import texts
 from benchmarks.servers.models import Models
 from benchmarks.servers.peers import Peer
 from benchmarks.servers.process import Unusable
-from benchmarks.servers.table import Running
+from benchmarks.servers.running import Running
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import figures, percentile

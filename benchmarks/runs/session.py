@@ -20,17 +20,22 @@ from benchmarks.runs.loads import MAIN as MAIN_LOADS, Load
 from benchmarks.runs.results import Results
 from benchmarks.runs.rounds import Outcome, measure_rounds, reason, running_servers
 from benchmarks.runs.runners import Plan, Runner
-from benchmarks.servers import machine
+from benchmarks.servers import environments, machine
 from benchmarks.servers.models import Models
 from benchmarks.servers.peers import MAIN as MAIN_PEERS, Peer
 from benchmarks.servers.process import tree, use
+from benchmarks.servers.running import Running
 from benchmarks.servers.site import BUILD, ROOT, Site, close_site, open_site
-from benchmarks.servers.table import Running
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.demo import CLASSIFIER, build_demo_models
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.versions.lock import read_lock
+
+
+def _around() -> dict[str, Any]:
+    """As machine.provenance() has it, and the versions of each environment that a peer runs in."""
+    return {**machine.provenance(), "environments": {}}
 
 
 @dataclass
@@ -42,7 +47,7 @@ class Session:
     runner: Runner
     peers: Sequence[Peer]
     failed: dict[str, str]
-    around: dict[str, Any] = field(default_factory=machine.provenance)
+    around: dict[str, Any] = field(default_factory=_around)
     # Given a part's value so far, which stays also where the part fails later.
     so_far: Callable[[Any], None] = lambda value: None
 
@@ -69,7 +74,7 @@ def session(
     """
     if by_ab:
         check_tools()
-    around = machine.provenance()
+    around = _around()
     null = any((peer.server or "").endswith("-null") for peer in peers)
     site = open_site(work, report, null=null, models=models, others=by_ab)
     try:
@@ -78,6 +83,8 @@ def session(
             running_servers(site, peers, failed, report) as servers,
             tempfile.TemporaryDirectory(prefix="bench-") as scratch,
         ):
+            own = {server.environment for server in servers.values() if server.environment}
+            around["environments"].update({name: environments.versions(name) for name in own})
             if plan.idle_within_s:
                 looked = functools.partial(look, functools.partial(_named, site, servers))
                 found = wait_until_idle(looked, report, plan.idle_within_s)

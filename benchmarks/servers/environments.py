@@ -9,11 +9,17 @@ import venv
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.servers import machine
 from benchmarks.servers.process import Unusable
 from benchmarks.servers.site import BUILD
 
 _LISTS = Path(__file__).parent.parent / "venvs"
 _INSTALL_S = 1800
+# What a peer's figures depend on, of what is in one of these.
+_PACKAGES = (
+    "fastapi", "gunicorn", "litserve", "mlserver", "openvino", "starlette", "tokenizers", "torch",
+    "transformers", "uvicorn",
+)  # fmt: skip
 
 
 def environment_python(name: str, report: Callable[[str], None]) -> Path:
@@ -42,3 +48,9 @@ def environment_python(name: str, report: Callable[[str], None]) -> Path:
         raise Unusable(f"pip install for {name}: {(lines or ['failed'])[-1]}")
     stamp.write_text(digest, "utf-8")
     return python
+
+
+def versions(name: str) -> dict[str, str]:
+    """Of what takes part in a peer's environment; of one that is not installed, none."""
+    folders = (BUILD / "venvs" / name / "lib").glob("python*/site-packages")
+    return machine.packages(_PACKAGES, [str(folder) for folder in folders])

@@ -7,7 +7,8 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,14 +50,13 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **packages(_PACKAGES)}
 
 
-def packages(names: Iterable[str]) -> dict[str, str]:
-    """The versions of those that are installed."""
-    found = {}
+def packages(names: Iterable[str], folders: Sequence[str] | None = None) -> dict[str, str]:
+    """The versions of those that are installed, here or in the folders of another Python."""
+    path = list(sys.path if folders is None else folders)
+    found: dict[str, str] = {}
     for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        for one in importlib.metadata.distributions(name=name, path=path):
+            found.setdefault(name, one.version)
     return found
 
 

@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-
-import psutil
+from collections.abc import Mapping
 
 from benchmarks.servers import tritons
-from benchmarks.servers.environments import environment_python
-from benchmarks.servers.process import Child, Unusable, free_ports
-from benchmarks.servers.site import EMPTY, OURS, STOCK, Site
+from benchmarks.servers.others import ensemble, gunicorn, litserve, mlserver, queue
+from benchmarks.servers.process import Unusable
+from benchmarks.servers.running import Running, Start, start_server
+from benchmarks.servers.site import EMPTY, OURS, Site
 from transformer_serving.desk.step_report import StepReport
 
-_RECIPES = Path(__file__).parent.parent / "recipes"
-_GUNICORN_WORKERS = 2
 _SHORT = b'{"text": "a short text"}'
 # The whole of what the gateway's supervisor says of each; a worker that is late says more itself.
 _SERVES = re.compile(r'"worker \d+ serves"')
-
-
-@dataclass(frozen=True)
-class Running:
-    """A server that answers; `base` is its address, `children` all that was started for it.
-
-    `lent` where somebody else stops them.
-    """
-
-    base: str
-    children: tuple[Child, ...]
-    lent: bool = False
-
-    def processes(self) -> list[psutil.Process]:
-        return [process for child in self.children for process in child.tree()]
-
-    def stop(self) -> None:
-        for child in () if self.lent else self.children:
-            child.stop()
-
-
-Start = Callable[[Site, StepReport], Running]
 
 
 def gateway(
@@ -60,7 +31,7 @@ def gateway(
 
     def start(site: Site, report: StepReport) -> Running:
         variables = {**_variables(site, called, null), **(environment or {})}
-        running = _start(
+        running = start_server(
             site, called, lambda port: [sys.executable, *arguments, f"--port={port}"], variables,
             ready=ready or f"/serve/{first}", body=None if ready else _SHORT,
         )  # fmt: skip
@@ -94,7 +65,7 @@ def uvicorn_null(site: Site, report: StepReport) -> Running:
             "--loop=uvloop", "--http=httptools",
         ]  # fmt: skip
 
-    return _start(site, name, command, variables, ready=f"/serve/{OURS}", body=_SHORT)
+    return start_server(site, name, command, variables, ready=f"/serve/{OURS}", body=_SHORT)
 
 
 def app(
@@ -114,102 +85,12 @@ def app(
                 "--http=httptools", "--no-access-log", "--log-level=warning",
             ]  # fmt: skip
 
-        return _start(
+        return start_server(
             site, called, command, variables, ready=ready or f"/serve/{EMPTY}",
             body=None if ready else _SHORT,
         )  # fmt: skip
 
     return start
-
-
-def queue(site: Site, report: StepReport) -> Running:
-    python = environment_python("recipes", report)
-
-    def command(port: int) -> list[str]:
-        return [
-            str(python), "-m", "uvicorn", "queue_app:app", "--host=127.0.0.1", f"--port={port}",
-            "--no-access-log", "--log-level=warning",
-        ]  # fmt: skip
-
-    variables = _model_variables(site)
-    return _start(site, "queue", command, variables, ready="/", body=b"a text", folder=_RECIPES)
-
-
-def gunicorn(site: Site, report: StepReport) -> Running:
-    python = environment_python("recipes", report)
-
-    def command(port: int) -> list[str]:
-        return [
-            str(python), "-m", "gunicorn", "gunicorn_app:app", f"--bind=127.0.0.1:{port}",
-            f"--workers={_GUNICORN_WORKERS}", "--worker-class=uvicorn.workers.UvicornWorker",
-            "--timeout=1000", "--log-level=warning",
-        ]  # fmt: skip
-
-    variables = _model_variables(site)
-    return _start(
-        site, "gunicorn", command, variables, ready="/classify", body=_SHORT, folder=_RECIPES
-    )
-
-
-def litserve(site: Site, report: StepReport) -> Running:
-    python = environment_python("litserve", report)
-    script = str(_RECIPES / "litserve_app.py")
-    return _start(
-        site, "litserve", lambda port: [str(python), script, str(port)], _model_variables(site),
-        ready="/predict", body=_SHORT,
-    )  # fmt: skip
-
-
-def mlserver(site: Site, report: StepReport) -> Running:
-    """MLServer's Hugging Face runtime, one request a pipeline call (its default)."""
-    python = environment_python("mlserver", report)
-    port, grpc, metrics = free_ports(3)
-    folder = site.work / "mlserver"
-    (folder / "transformer").mkdir(parents=True)
-    model = {
-        "name": "transformer",
-        "implementation": "mlserver_huggingface.HuggingFaceRuntime",
-        "parameters": {
-            "extra": {
-                "task": "text-classification",
-                "pretrained_model": str(site.models.hugging_face),
-            }
-        },
-    }
-    server = {"http_port": port, "grpc_port": grpc, "metrics_port": metrics, "host": "127.0.0.1",
-              "parallel_workers": 1}  # fmt: skip
-    (folder / "settings.json").write_text(json.dumps(server), "utf-8")
-    (folder / "transformer" / "model-settings.json").write_text(json.dumps(model), "utf-8")
-    program = python.with_name("mlserver")
-    child = Child(
-        "mlserver", [str(program), "start", str(folder)], site.work / "logs" / "mlserver.log",
-        # It keeps folders of its own where it is started.
-        _model_variables(site), folder,
-    )  # fmt: skip
-    return _ready(
-        child, f"http://127.0.0.1:{port}", "/v2/models/transformer/ready", None, limit_s=300.0
-    )
-
-
-def ensemble(site: Site, report: StepReport) -> Running:
-    """Tokenizer, engine and ensemble inside Triton.
-
-    Its stub takes an environment with numpy 1: the stub of tritonserver 2.51 was built for it, and
-    under numpy 2 it reads texts at wrong places and dies.
-    """
-    python = environment_python("ensemble", report)
-    work = site.work / "ensemble"
-    tritons.ensemble_repository(work, site.repository, STOCK)
-    triton = tritons.start_triton(
-        "ensemble Triton", work, environment=_model_variables(site), packages=python.parent
-    )
-    base = f"http://{triton.http}"
-    try:
-        triton.child.wait_until(f"{base}/v2/models/ensemble/ready", limit_s=60)
-    except Unusable:
-        triton.child.stop()
-        raise
-    return Running(base, (triton.child,))
 
 
 def triton_alone(site: Site, report: StepReport) -> Running:
@@ -241,7 +122,8 @@ SERVERS: dict[str, Start] = {
     "app-2": app(workers=2),
     "app-3": app(workers=3),
     "litserve": litserve,
-    "mlserver": mlserver,
+    "mlserver": mlserver(),
+    "mlserver-batched": mlserver(batches=True),
     "ensemble": ensemble,
     "triton": triton_alone,
     "triton-null": triton_null,
@@ -255,34 +137,3 @@ def _variables(site: Site, name: str, null: bool) -> dict[str, str]:
             raise Unusable("the null engine was not started")
         variables |= site.null.variables()
     return variables
-
-
-def _model_variables(site: Site) -> dict[str, str]:
-    return {
-        "BENCH_MODEL": str(site.models.hugging_face),
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-
-
-def _start(
-    site: Site, name: str, command: Callable[[int], list[str]], variables: Mapping[str, str], *,
-    ready: str, body: bytes | None, folder: Path | None = None,
-) -> Running:  # fmt: skip
-    port = free_ports(1)[0]
-    child = Child(name, command(port), site.work / "logs" / f"{name}.log", variables, folder)
-    return _ready(child, f"http://127.0.0.1:{port}", ready, body)
-
-
-def _ready(
-    child: Child, base: str, path: str, body: bytes | None, limit_s: float = 120.0
-) -> Running:
-    try:
-        child.start()
-        child.wait_until(f"{base}{path}", body=body, limit_s=limit_s)
-    except BaseException as error:
-        child.stop()
-        if isinstance(error, FileNotFoundError):
-            raise Unusable(f"{child.name}: {shutil.which(child.command[0]) or error}") from None
-        raise
-    return Running(base, (child,))

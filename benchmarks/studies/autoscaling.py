@@ -81,8 +81,7 @@ class Course:
 ENGINES = (
     # 918 texts a second of the seed's sentence, 18 tokens, and 3.4 ms for one alone, as measured on
     # 2026-11-21 on two cores (buckets are closer since). The embedded stack was up 8.6 s after its
-    # start that day, on another processor 15.7 s since (docs/performance.md); scheduling and the
-    # sandbox beside it are a guess.
+    # start that day; scheduling and the sandbox beside it are a guess. The page has these sources.
     Engine("CPU-like", 16_500, 0.0034, 15),
     # BERT-base, 128 tokens, on an A100 as published; the rest is a guess: a node that is there, an
     # image that is not, plans to load.

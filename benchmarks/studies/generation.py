@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.runs.engine_process import LAST_LINES
 from benchmarks.runs.session import Session
+from benchmarks.servers import environments
 from benchmarks.servers.environments import environment_python
 from benchmarks.servers.language_models import (
     NEW_TOKENS,
@@ -87,6 +88,7 @@ class Generation:
             deploy(session.site, model.bundles[precision].folder, name)
         rows: dict[str, list[dict[str, float]]] = {}
         with recipe(model, session.site.work, report) as (base, child):
+            session.around["environments"]["recipes"] = environments.versions("recipes")
             for number, count in itertools.product(range(self.rounds), STREAMS):
                 report(f"{model.size.title}: {count} streams, round {number + 1} of {self.rounds}")
                 session.time_loop()

@@ -22,8 +22,9 @@ from benchmarks.runs.processor_samples import ProcessorSamples
 from benchmarks.runs.stages import read_sums, texts_a_call
 from benchmarks.servers import many_endpoints, texts, tritons
 from benchmarks.servers.process import Unusable
+from benchmarks.servers.running import Running
 from benchmarks.servers.site import Site
-from benchmarks.servers.table import Running, gateway
+from benchmarks.servers.table import gateway
 from benchmarks.servers.tritons import Triton
 from benchmarks.studies.idle import use_of
 from benchmarks.studies.overload import Opened

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 from benchmarks.servers import texts, tritons
 from benchmarks.servers.process import cpu_s
+from benchmarks.servers.running import Running
 from benchmarks.servers.site import OURS, Site
-from benchmarks.servers.table import Running, gateway
+from benchmarks.servers.table import gateway
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.figures import LoadFigures, figures, percentile

@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.servers import texts
 from benchmarks.servers.process import cpu_s
+from benchmarks.servers.running import Running
 from benchmarks.servers.site import OURS
-from benchmarks.servers.table import Running
 from benchmarks.studies.overload import Opened, sleeping
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.bounds import spread

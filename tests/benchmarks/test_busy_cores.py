@@ -17,8 +17,8 @@ from benchmarks.runs.busy_cores import MOST_BUSY, Busy, busy_of, look, wait_unti
 from benchmarks.runs.results import Results
 from benchmarks.runs.runners import Plan
 from benchmarks.servers.process import Child, tree
+from benchmarks.servers.running import Running
 from benchmarks.servers.site import Site
-from benchmarks.servers.table import Running
 from tests.benchmarks.test_everything import values
 
 IDLE = Busy(0.05, 0.04, "app", 0.02)

@@ -104,6 +104,17 @@ def test_a_size_that_was_not_measured_again_stays_with_its_date() -> None:
     assert dates(last) == {"gpt2": ["Tuesday"], "qwen2": ["Friday"]}
 
 
+def test_each_run_says_the_recipes_versions_as_it_stored_them() -> None:
+    first = run_of("Monday", "avx2", gpt2=measured("GPT-2 124M"))
+    later = run_of("Tuesday", gpt2=measured("GPT-2 124M"))
+    later.values["environments"] = {"recipes": {"torch": "2.13.0"}}
+    text = generation_tables.text(
+        generation_tables.joined(later, generation_tables.joined(first, None))
+    )
+    assert text.count("recipes (torch 2.13.0)") == 1
+    assert text.index("Tuesday") < text.index("recipes (torch 2.13.0)")
+
+
 def test_another_processor_takes_no_run_from_the_stored() -> None:
     gpt2 = measured("GPT-2 124M")
     stored = generation_tables.joined(run_of("Monday", "avx2", gpt2=gpt2), None)

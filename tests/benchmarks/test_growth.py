@@ -6,6 +6,7 @@ import os
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -169,6 +170,40 @@ def test_the_tables_say_what_was_found() -> None:
     assert "no stored `make bench`" in text
     assert "8,400 texts a second each, at 70%" in text
     assert "| 17 |" in text
+
+
+def of_an_engine(engine_us: float, engine: str, **machine: Any) -> Results:
+    """A run in which an engine computed, on a machine that differs in this."""
+    of_growth = results().values
+    return Results({
+        **of_growth, "date": f"the day of {engine_us:g}", "growth": None,
+        "machine": {**of_growth["machine"], **machine},
+        "peers": [{"name": "gateway", "title": "ours", "engine": engine, "kind": "ours",
+                   "computes": True}],
+        "figures": [{"peer": "gateway", "load": "seed",
+                     "rounds": [{"texts": 100.0, "engine_us": engine_us}]}],
+    })  # fmt: skip
+
+
+def test_an_engine_on_the_cpu_is_of_the_studys_own_processor() -> None:
+    other = of_an_engine(1200.0, "OpenVINO bf16", cpu="a fast CPU", features=["amx_tile"])
+    own = of_an_engine(5700.0, "OpenVINO fp32")
+    text = growth_tables.text({"growth": results(), "bench": other, "bench-all": own})
+    assert (
+        "| 5,700 µs of processor a text in the engine, OpenVINO fp32 on a CPU (none of AVX2, "
+        "AVX-512, AMX), by `make bench-all` of the day of 5700 | 570 cores busy"
+    ) in text
+    assert "2.26 of CPU Tritons" in text
+    assert "1,200" not in text
+
+
+def test_an_engine_of_another_processor_is_named_with_it() -> None:
+    other = of_an_engine(1200.0, "OpenVINO bf16", cpu="a fast CPU", features=["amx_tile"])
+    text = growth_tables.text({"growth": results(), "bench": other})
+    assert (
+        "1,200 µs of processor a text in the engine, OpenVINO bf16 on a fast CPU (amx_tile), by "
+        "`make bench` of the day of 1200 |"
+    ) in text
 
 
 def test_a_run_that_did_not_measure_it_says_no_more_than_its_origin() -> None:

@@ -22,6 +22,7 @@ from benchmarks.servers import peers, table as servers, texts
 from benchmarks.servers.models import Models
 from benchmarks.servers.peers import PEERS, Peer
 from benchmarks.servers.process import Child, Unusable
+from benchmarks.servers.running import Running
 from benchmarks.servers.site import Site
 from benchmarks.studies import curves
 from benchmarks.studies.bundles import Bundles
@@ -47,7 +48,7 @@ CHOSEN = [
 ]
 
 
-def start_broken(site: Site, report: StepReport) -> servers.Running:
+def start_broken(site: Site, report: StepReport) -> Running:
     command = ["bash", "-c", "echo the reason it gives; exit 3"]
     child = Child("broken", command, site.work / "broken.log")
     child.start()

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.report import gpu_page
 from benchmarks.servers import encoders
-from benchmarks.servers.table import Running
+from benchmarks.servers.running import Running
 from benchmarks.studies import overload
 from benchmarks.studies.gpu import needs, stacks
 from tests.bench.served import served

@@ -15,7 +15,7 @@ from benchmarks.runs import ab, runners, wrk
 from benchmarks.runs.loads import LEAST_TURNS, LOADS, SEED, Load
 from benchmarks.runs.runners import Plan, Runner
 from benchmarks.servers.peers import TORCH, Peer
-from benchmarks.servers.table import Running
+from benchmarks.servers.running import Running
 from tests.bench.served import served
 from transformer_serving.desk.bench import load as generator
 

@@ -15,7 +15,7 @@ from benchmarks.runs import processor_time
 from benchmarks.runs.ab import ToolRun
 from benchmarks.servers import table
 from benchmarks.servers.process import Child, Unusable
-from benchmarks.servers.table import Running
+from benchmarks.servers.running import Running
 from benchmarks.studies import workers
 from benchmarks.studies.gpu import stacks
 from transformer_serving.contract.worker.log_lines import JsonLines
@@ -48,7 +48,7 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return Running(NOWHERE.base, (found,))
 
     monkeypatch.setattr(table, "_variables", lambda site, name, null: {})
-    monkeypatch.setattr(table, "_start", start)
+    monkeypatch.setattr(table, "start_server", start)
     yield found
     found.stop()
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.servers import machine as measured
 from scripts.generated_part import take_no_options
 from tests.compose.documents import DOCUMENT
 from tests.compose.load import Load
@@ -23,7 +24,10 @@ class ComposeFigures:
     """Requests under load, recoveries and image sizes of one run of the tests."""
 
     def __init__(self) -> None:
-        self.values: dict[str, Any] = {"loads": [], "recoveries": {}, "sizes": {}}
+        self.values: dict[str, Any] = {
+            "loads": [], "recoveries": {}, "sizes": {},
+            "commit": measured.commit(), "cpu": measured.machine()["cpu"],
+        }  # fmt: skip
 
     def load(self, what: str, load: Load) -> None:
         self.values["loads"].append([what, load.sent, load.failed])
@@ -58,7 +62,8 @@ def page(values: dict[str, Any]) -> str:
     seconds = "; ".join(f"{what}: {took:.1f} s" for what, took in values["recoveries"].items())
     sizes = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in values["sizes"].items())
     return (
-        f"{values['when']}; {values['machine']}; 8 clients that ask without a pause.\n\n"
+        f"{values['when']}, commit {values['commit']}; {values['cpu']}; "
+        f"{values['machine']}; 8 clients that ask without a pause.\n\n"
         f"{loads_table(values)}\n"
         f"Until the first answer again: {seconds}.\n\n"
         f"Images, on the stand-ins (the real Triton image is many times that size): {sizes}.\n"

@@ -27,8 +27,9 @@ from benchmarks.servers.encoders import LARGE, MINILM, Encoder
 from benchmarks.servers.models import TENSORRT, TORCH_TEXT, Models
 from benchmarks.servers.peers import Peer
 from benchmarks.servers.process import Child, Unusable, cpu_s, free_ports
+from benchmarks.servers.running import Running
 from benchmarks.servers.site import BUILD, OURS, service_of_one
-from benchmarks.servers.table import Running, gateway
+from benchmarks.servers.table import gateway
 from benchmarks.studies.gpu import needs
 from benchmarks.studies.gpu.engines import bundle_of, fastest
 from benchmarks.studies.gpu.step_process import labels

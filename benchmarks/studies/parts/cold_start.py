@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 from benchmarks.report.budgets import PAUSE_S
 from benchmarks.runs.session import Session
 from benchmarks.servers.process import Unusable
+from benchmarks.servers.running import Start
 from benchmarks.servers.site import EMPTY, EMPTY_ARGUMENTS, OURS, ours_arguments, service_of_one
-from benchmarks.servers.table import Start, app, gateway
+from benchmarks.servers.table import app, gateway
 from benchmarks.servers.texts import SEED, json_text
 from transformer_serving.desk.step_report import StepReport
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.runs.session import Session, memory_mib
+from benchmarks.servers.running import Running
 from benchmarks.servers.site import OURS, ours_arguments, service_of_one
-from benchmarks.servers.table import Running, gateway
+from benchmarks.servers.table import gateway
 from benchmarks.servers.texts import SEED, json_text
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address

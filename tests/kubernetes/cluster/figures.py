@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks.servers.machine import machine as measured_machine
 from scripts.generated_part import take_no_options, write_part
 from tests.compose.figures import ComposeFigures, loads_table
 from tests.compose.machine import ROOT
@@ -23,7 +22,7 @@ class ClusterFigures(ComposeFigures):
 
     def __init__(self, version: str) -> None:
         super().__init__()
-        self.values |= {"version": version, "cpu": measured_machine()["cpu"], "starts": {}}
+        self.values |= {"version": version, "starts": {}}
 
     def start(self, component: str, steps: dict[str, float]) -> None:
         self.values["starts"][component] = steps
