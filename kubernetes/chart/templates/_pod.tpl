@@ -1,14 +1,14 @@
 {{/* What the pods of every component have in common. */}}
 {{- define "serving.pod" -}}
 {{- $ := index . 0 -}}
-serviceAccountName: {{ $.Release.Name }}
+serviceAccountName: {{ $.Release.Name | quote }}
 automountServiceAccountToken: false
 # Variables of Services, such as RELEASE_TRITON_PORT, could be taken for settings.
 enableServiceLinks: false
 {{- with $.Values.images.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 securityContext:
@@ -53,7 +53,7 @@ affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $of.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end }}
 
@@ -80,7 +80,7 @@ envFrom:
   - configMapRef:
       name: {{ include "serving.name" . }}
   - secretRef:
-      name: {{ include "serving.credentials" $ }}
+      name: {{ include "serving.credentials" $ | quote }}
 {{- with (index . 2).extraEnv }}
 env:
   {{- toYaml . | nindent 2 }}
@@ -93,7 +93,7 @@ env:
 {{- if $.Values.local.enabled }}
 initContainers:
   - name: find-service
-    image: {{ include "serving.image" (list $ "controlPlane") }}
+    image: {{ include "serving.image" (list $ "controlPlane") | quote }}
     imagePullPolicy: {{ $.Values.images.pullPolicy }}
     args: [find-service]
     env:
@@ -103,7 +103,7 @@ initContainers:
       - configMapRef:
           name: {{ include "serving.name" . }}
       - secretRef:
-          name: {{ include "serving.credentials" $ }}
+          name: {{ include "serving.credentials" $ | quote }}
     resources:
       requests: {cpu: 50m, memory: 64Mi}
       limits: {memory: 256Mi}
@@ -136,10 +136,10 @@ initContainers:
 {{- end }}
 {{- with .Values.access.keysSecret }}
 - name: keys
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- with .Values.googleSecret }}
 - name: google
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- end }}
