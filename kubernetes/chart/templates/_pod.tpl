@@ -28,9 +28,8 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* (list $ COMPONENT VALUES): where its pods go. */}}
-{{- define "serving.placement" -}}
-{{- $of := index . 2 -}}
+{{/* (list $ COMPONENT): its pods, of which there may be several, are kept apart. */}}
+{{- define "serving.spread" -}}
 topologySpreadConstraints:
   {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
   - maxSkew: 1
@@ -40,19 +39,23 @@ topologySpreadConstraints:
       matchLabels:
         {{- include "serving.chosenBy" $ | nindent 8 }}
   {{- end }}
-{{- with $of.nodeSelector }}
+{{- end }}
+
+{{/* A part's values: the nodes that its pods may have, and before whom. */}}
+{{- define "serving.placement" -}}
+{{- with .nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $of.tolerations }}
+{{- with .tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $of.affinity }}
+{{- with .affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $of.priorityClassName }}
+{{- with .priorityClassName }}
 priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end }}
