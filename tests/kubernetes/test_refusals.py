@@ -143,6 +143,49 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
         {**LOCAL, "local": {"enabled": True, "resources": {"limits": {"memory": "much"}}}},
         "local.resources.limits.memory is 'much', which is no quantity",
     ),
+    **{
+        f"{part}.resources.{kind}.{name} of {given}": (
+            {**LOCAL, part: {**LOCAL.get(part, {}), "resources": {kind: {name: given}}}},
+            f"{part}.resources.{kind}.{name} is {said}",
+        )
+        for part, kind, name, given, said in (
+            ("triton", "requests", "cpu", "two", "'two', which is no quantity"),
+            ("local", "requests", "cpu", "0,1", "'0,1', which is no quantity"),
+            ("inference", "requests", "memory", True, "'true', which is no quantity"),
+            ("triton", "limits", "cpu", "-1", "'-1', which is no quantity"),
+            ("triton", "requests", "memroy", "4Gi", "no resource: give cpu, memory, "),
+            ("triton", "limits", "nvidia.com/gpu", 0.5, "0.5, and a device is given whole"),
+            ("triton", "requests", "nvidia.com/gpu", 2, "2 and has no limit"),
+            ("triton", "requests", "hugepages-2Mi", "4Mi", "4Mi and has no limit"),
+        )
+    },
+    **{
+        f"resources of {asks} below {limits}": (
+            {**LOCAL, "triton": {"resources": {"requests": asks, "limits": limits}, "gpus": gpus}},
+            f"triton.resources.{said}",
+        )
+        for asks, limits, gpus, said in (
+            ({}, {"cpu": 0}, 0, "requests.cpu is 2 and triton.resources.limits.cpu 0: the first"),
+            (
+                {"ephemeral-storage": "20Gi"}, {"ephemeral-storage": "10Gi"}, 0,
+                "requests.ephemeral-storage is 20Gi and triton.resources.limits.ephemeral-storage "
+                "10Gi: the first must not be more",
+            ),
+            (
+                {"nvidia.com/gpu": 2}, {}, 1,
+                "requests.nvidia.com/gpu is 2 and triton.resources.limits.nvidia.com/gpu 1: of "
+                "such a resource they must be the same",
+            ),
+            (
+                {"hugepages-2Mi": "2Mi"}, {"hugepages-2Mi": "4Mi"}, 0,
+                "requests.hugepages-2Mi is 2Mi and triton.resources.limits.hugepages-2Mi 4Mi: of",
+            ),
+        )
+    },
+    "two numbers of GPUs": (
+        {**LOCAL, "triton": {"gpus": 4, "resources": {"limits": {"nvidia.com/gpu": 1}}}},
+        "triton.gpus is 4 and triton.resources.limits.nvidia.com/gpu 1: leave one out",
+    ),
     "route without a gateway": ({**CLEARML, "route": {"enabled": True}}, "needs route.parentRefs"),
 }  # fmt: skip
 # In base64, of 32 bytes.
@@ -297,6 +340,22 @@ def test_trusted_keys_are_taken_as_the_containers_read_them(keys: str) -> None:
 def test_a_limit_may_be_written_otherwise(asked: object, limit: object) -> None:
     resources = {"requests": {"cpu": asked}, "limits": {"cpu": limit}}
     assert rendered(CLEARML, {"triton": {"resources": resources}})
+
+
+@pytest.mark.parametrize(
+    ("asks", "limits"),
+    [
+        ({"memory": 4294967296}, {"memory": 8589934592}),
+        ({"cpu": "51m"}, {"cpu": 0.051}),
+        ({"nvidia.com/gpu": 2, "hugepages-2Mi": "2048Ki"}, {"hugepages-2Mi": "2Mi"}),
+        ({"nvidia.com/gpu": "2"}, {"nvidia.com/gpu": 2, "example.com/nic": "1"}),
+        ({"ephemeral-storage": "20Gi"}, {"memory": None}),
+        (None, None),
+    ],
+)
+def test_resources_that_an_api_server_takes_are_taken(asks: object, limits: object) -> None:
+    triton = {"gpus": 2, "resources": {"requests": asks, "limits": limits}}
+    assert rendered(CLEARML, {"triton": triton})
 
 
 @pytest.mark.parametrize("interval", ["20s", "1m"])

@@ -57,6 +57,10 @@
 {{- $gpus = add $gpus (int $number) -}}
 {{- end -}}
 {{- end -}}
+{{- $own := index ($triton.resources.limits | default dict) "nvidia.com/gpu" }}
+{{- if and $triton.gpus (not (kindIs "invalid" $own)) (ne (int $triton.gpus) (int $own)) }}
+  {{- fail (printf "triton.gpus is %v and triton.resources.limits.nvidia.com/gpu %v: leave one out" $triton.gpus $own) }}
+{{- end }}
 {{- if and $triton.vllm (not $gpus) }}
   {{- fail "triton.vllm needs triton.gpus, or a GPU's resource in triton.resources.limits, such as nvidia.com/mig-1g.10gb: vLLM computes on a GPU" }}
 {{- end }}
