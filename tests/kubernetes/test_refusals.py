@@ -404,6 +404,33 @@ def test_a_claim_of_the_same_size_is_no_change(tmp_path: Path) -> None:
         assert chart.render(merged(LOCAL, {"local": {"size": "10240Mi"}}), name="demo")
 
 
+@pytest.mark.parametrize(
+    ("modes", "triton", "refused"),
+    [
+        (["ReadWriteOnce"], {}, "a claim of ReadWriteOnce, which a pod on another node waits for"),
+        (["ReadWriteOncePod", "ReadOnlyMany"], {}, "a claim of ReadWriteOncePod, ReadOnlyMany, "),
+        (["ReadWriteOnce"], {"strategy": "Recreate", "replicas": 2}, "give one of ReadWriteMany"),
+        (["ReadWriteOnce"], {"strategy": "Recreate"}, None),
+        (["ReadWriteOnce", "ReadWriteMany"], {"replicas": 3}, None),
+    ],
+)
+def test_a_shared_claim_is_one_that_several_nodes_mount(
+    tmp_path: Path, modes: list[str], triton: dict[str, Any], refused: str | None
+) -> None:
+    """The pod that an update begins would wait for it for good, and the old one for that pod."""
+    asked = 'lookup "v1" "PersistentVolumeClaim" .Release.Namespace $name'
+    found = json.dumps(json.dumps({"spec": {"accessModes": modes}}))
+    values = merged(CLEARML, {"triton": {"store": {"sharedClaim": "models"}, **triton}})
+    with chart_that_is_told(tmp_path, "_checks.tpl", asked, f"fromJson {found}") as chart:
+        if refused is None:
+            assert chart.render(values, name="demo")
+            return
+        with pytest.raises(helm_python.HelmError) as error:
+            chart.render(values, name="demo")
+    assert "triton.store.sharedClaim is 'models', a claim of " in str(error.value)
+    assert refused in str(error.value)
+
+
 def test_a_release_with_too_long_a_name() -> None:
     with pytest.raises(helm_python.HelmError, match="may have 40 characters and has 41"):
         rendered(CLEARML, name="a" * 41)
