@@ -111,7 +111,7 @@ def test_every_object_is_what_that_version_takes(release: str, version: str) -> 
 
 @pytest.mark.parametrize("name", ["no", "true", "null"])
 def test_names_that_yaml_reads_otherwise_stay_names(name: str) -> None:
-    """Unquoted they are a truth, nothing or a number, which Helm refuses without a word of which."""
+    """Unquoted they are a truth, nothing or a number, which Helm refuses by no name of a value."""
     number = "2026"
     named = {
         "existingSecret": number,

@@ -13,6 +13,7 @@
 {{- include "serving.checkAccess" . }}
 {{- include "serving.checkAlerts" . }}
 {{- include "serving.checkResources" . }}
+{{- include "serving.checkExtraEnv" . }}
 {{- if $v.local.enabled }}
   {{- include "serving.checkClaim" . }}
 {{- end }}
@@ -46,6 +47,17 @@
 {{- $paths := include "serving.publicPaths" . | fromJsonArray | len }}
 {{- if and $v.route.enabled (gt $paths 128) }}
   {{- fail (printf "publicPaths, with those of TRANSFORMER_SERVING_GENERATE_ENDPOINT and _ROOT_ENDPOINT, are %d, and a route takes 128: give fewer, or an ingress in its place" $paths) }}
+{{- end }}
+{{- end }}
+
+{{/* A variable of the container goes before the ConfigMap, and nothing else here would know of it. */}}
+{{- define "serving.checkExtraEnv" -}}
+{{- range $part, $settings := .Files.Get "settings.yaml" | fromYaml }}
+  {{- range (index $.Values $part).extraEnv }}
+    {{- if has .name $settings }}
+      {{- fail (printf "%s.extraEnv gives %s, of which the pods' grace, Service and policies would not know: give it in %s.settings" $part .name $part) }}
+    {{- end }}
+  {{- end }}
 {{- end }}
 {{- end }}
 
