@@ -291,8 +291,10 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
         {"publicPaths": [f"/serve/{number}" for number in range(129)]},
         "'/publicPaths'",
     ),
-    "metrics outside": ({"publicPaths": ["/metrics"]}, "'/publicPaths/0'"),
-    "everything outside": ({"publicPaths": ["/"]}, "'/publicPaths/0'"),
+    **{
+        f"outside: {path}": ({"publicPaths": ["/serve", path]}, "'/publicPaths/1'")
+        for path in ("/", "//", "/metrics", "/metrics/", "//metrics//")
+    },
     "polls without a pause": ({"pollMinutes": 0}, "'/pollMinutes'"),
     "a value that is gone": ({"triton": {"leaveSeconds": None}}, "missing property 'leaveSeconds'"),
     "a part that is gone": ({"networkPolicy": None}, "missing property 'networkPolicy'"),
