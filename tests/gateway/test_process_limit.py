@@ -7,6 +7,7 @@ import pytest
 from transformer_serving.gateway.server import process_limit
 from transformer_serving.gateway.server.command import main
 from transformer_serving.gateway.server.process_limit import refuse_workers_without_threads
+from transformer_serving.gateway.settings import WORKERS
 
 
 @pytest.fixture
@@ -17,14 +18,20 @@ def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
+@pytest.mark.parametrize(("told", "flags"), [("1", ["--workers=9"]), ("9", [])])
 def test_workers_whose_threads_have_no_room_are_refused(
-    limit: Path, capsys: pytest.CaptureFixture[str]
+    limit: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    told: str,
+    flags: list[str],
 ) -> None:
     """Before any of them is started: it would end at its start, or under its first load."""
+    monkeypatch.setenv(WORKERS.name, told)
     limit.write_text("512\n")
     with pytest.raises(SystemExit) as ended:
         # An address that nobody listens on here, should they not be refused.
-        main(["--workers=9", "--host=192.0.2.1"])
+        main([*flags, "--host=192.0.2.1"])
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert "error: 9 workers are more than this container's limit of 512 threads holds" in said

@@ -14,6 +14,7 @@ from transformer_serving.gateway.settings import (
     GRPC_PORT,
     ROOT_ENDPOINT,
     SETTINGS,
+    WORKERS,
     GatewaySettings,
     read_settings,
 )
@@ -59,15 +60,15 @@ def test_defaults() -> None:
 
 def test_help_shows_the_defaults_that_count() -> None:
     shown = " ".join(command._parser().format_help().split())
-    for setting in (GRACEFUL_SECONDS, GRPC_PORT):
+    for setting in (GRACEFUL_SECONDS, GRPC_PORT, WORKERS):
         assert f"[{setting.name}] (default: {setting.default})" in shown
     assert "the files of the pages at / and /docs then needs one" in shown
 
 
-@pytest.mark.parametrize("given", [(), ("--graceful-seconds=7", "--grpc-port=8001")])
+@pytest.mark.parametrize("given", [(), ("--graceful-seconds=7", "--grpc-port=8001", "--workers=2")])
 def test_a_flag_that_is_not_given_leaves_its_variable(given: tuple[str, ...]) -> None:
     named = command._named(command._parser().parse_args(given))
-    flags = {GRACEFUL_SECONDS.name: "7", GRPC_PORT.name: "8001"}
+    flags = {GRACEFUL_SECONDS.name: "7", GRPC_PORT.name: "8001", WORKERS.name: "2"}
     assert named == (flags if given else {})
 
 

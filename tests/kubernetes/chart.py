@@ -74,14 +74,17 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rendered(
-    *layers: Mapping[str, Any], name: str = "demo", kubernetes: str | None = None
+    *layers: Mapping[str, Any],
+    name: str = "demo",
+    namespace: str = NAMESPACE,
+    kubernetes: str | None = None,
 ) -> list[Manifest]:
     """Every object of a release, in a cluster of that version where one is given.
 
     Raises helm_python.HelmError for values that are refused.
     """
     shown = chart() if kubernetes is None else chart_in(kubernetes)
-    texts = shown.render(merged(*layers), name=name, namespace=NAMESPACE)
+    texts = shown.render(merged(*layers), name=name, namespace=namespace)
     objects: list[Manifest] = []
     for path, text in texts.items():
         if path.endswith(".yaml"):

@@ -399,6 +399,22 @@ def test_without_an_account_there_is_a_control_plane_with_a_volume() -> None:
     assert not kinds(rendered(CLEARML)) & {"StatefulSet"}
 
 
+@pytest.mark.parametrize("part", ["inference", "triton", "local"])
+def test_every_pod_can_be_placed(part: str) -> None:
+    """Also the control plane's, which all others wait for."""
+    placed = {
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "high",
+    }
+    every = pods(rendered(LOCAL, {part: placed}))
+    spec = every[f"demo-{'control-plane' if part == 'local' else part}"]["spec"]
+    assert {name: spec[name] for name in placed} == placed
+    elsewhere = [pod["spec"] for pod in every.values() if pod["spec"] is not spec]
+    assert not [name for name in placed for other in elsewhere if name in other]
+
+
 def test_triton_is_reached_by_inference_alone() -> None:
     objects = rendered(CLEARML)
     policy = one(objects, "NetworkPolicy", "demo-triton")["spec"]

@@ -14,14 +14,14 @@ import helm_python
 import pytest
 import yaml
 
-from tests.kubernetes.chart import ROOT, Manifest, merged, one
+from tests.kubernetes.chart import ROOT, Manifest, chart, merged, one
 from tests.kubernetes.test_schemas import VERSIONS, faults
 from tests.test_compose_files import image_of, service
 from transformer_serving.contract.keys import VARIABLE
 from transformer_serving.contract.settings.stop import STOP_SECONDS
 from transformer_serving.desk.compose.variables import variables
 from transformer_serving.engine.container_commands import commands
-from transformer_serving.gateway.settings import read_settings
+from transformer_serving.gateway.settings import WORKERS, read_settings
 from transformer_serving.gateway.shutdown import LEAVE_S
 
 FOLDER = "OFFICIAL_CHART"
@@ -46,6 +46,11 @@ def test_the_images_are_those_that_compose_builds() -> None:
     for part in ("inference", "triton"):
         image = values()[f"clearml_serving_{part}"]["image"]
         assert f"{image['repository']}:{image['tag']}" == image_of("compose.yaml", part)
+
+
+def test_the_image_leaves_the_workers_to_the_charts_variable() -> None:
+    """A flag would go before it."""
+    assert "--workers" not in (ROOT / "docker" / "python" / "Dockerfile").read_text("utf-8")
 
 
 def test_every_variable_is_one_of_compose() -> None:
@@ -74,8 +79,8 @@ def official() -> Path:
 
 
 def rendered(folder: Path, *layers: dict[str, Any]) -> list[Manifest]:
-    with helm_python.Chart.load(folder) as chart:
-        texts = chart.render(merged(values(), *layers), name="demo", namespace="serving")
+    with helm_python.Chart.load(folder) as theirs:
+        texts = theirs.render(merged(values(), *layers), name="demo", namespace="serving")
     return [
         each
         for path, text in texts.items()
@@ -115,10 +120,26 @@ class TestOnTheOfficialChart:
         assert given["TRANSFORMER_SERVING_TRANSPORT"] == "grpc"
         assert given["CLEARML_DEFAULT_TRITON_GRPC_ADDR"] == f"{TRITON}:{port['port']}"
 
+    def test_a_pod_has_a_cpu_and_memory_for_each_of_its_workers(self, official: Path) -> None:
+        """As many of both as a pod of our chart, which is one worker."""
+        (container,) = one(rendered(official), "Deployment", INFERENCE)["spec"]["template"]["spec"][
+            "containers"
+        ]
+        given = {each["name"]: each["value"] for each in container["env"]}
+        workers = WORKERS.whole(given)
+        assert "args" not in container
+        own = chart().values["inference"]["resources"]
+        sizes = {"512Mi": 0.5, "1Gi": 1, "2Gi": 2, "4Gi": 4}
+        for kind in ("requests", "limits"):
+            memory = sizes[container["resources"][kind]["memory"]]
+            assert memory == workers * sizes[own[kind]["memory"]]
+        cpus = container["resources"]["requests"]["cpu"]
+        assert int(cpus) == workers * int(own["requests"]["cpu"])
+
     def test_its_faults_are_there(self, official: Path) -> None:
         """One that is gone need not be worked around any longer."""
-        with helm_python.Chart.load(official) as chart:
-            assert "< 1.33" in chart.metadata["kubeVersion"]
+        with helm_python.Chart.load(official) as theirs:
+            assert "< 1.33" in theirs.metadata["kubeVersion"]
         chosen = {"clearml_serving_inference": {"nodeSelector": {"pool": "cpu"}}}
         found = [fault for each in rendered(official, chosen) for fault in faults(each, "1.37")]
         assert "nodeSelector" in found[0]

@@ -143,6 +143,49 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
         {**LOCAL, "local": {"enabled": True, "resources": {"limits": {"memory": "much"}}}},
         "local.resources.limits.memory is 'much', which is no quantity",
     ),
+    **{
+        f"{part}.resources.{kind}.{name} of {given}": (
+            {**LOCAL, part: {**LOCAL.get(part, {}), "resources": {kind: {name: given}}}},
+            f"{part}.resources.{kind}.{name} is {said}",
+        )
+        for part, kind, name, given, said in (
+            ("triton", "requests", "cpu", "two", "'two', which is no quantity"),
+            ("local", "requests", "cpu", "0,1", "'0,1', which is no quantity"),
+            ("inference", "requests", "memory", True, "'true', which is no quantity"),
+            ("triton", "limits", "cpu", "-1", "'-1', which is no quantity"),
+            ("triton", "requests", "memroy", "4Gi", "no resource: give cpu, memory, "),
+            ("triton", "limits", "nvidia.com/gpu", 0.5, "0.5, and a device is given whole"),
+            ("triton", "requests", "nvidia.com/gpu", 2, "2 and has no limit"),
+            ("triton", "requests", "hugepages-2Mi", "4Mi", "4Mi and has no limit"),
+        )
+    },
+    **{
+        f"resources of {asks} below {limits}": (
+            {**LOCAL, "triton": {"resources": {"requests": asks, "limits": limits}, "gpus": gpus}},
+            f"triton.resources.{said}",
+        )
+        for asks, limits, gpus, said in (
+            ({}, {"cpu": 0}, 0, "requests.cpu is 2 and triton.resources.limits.cpu 0: the first"),
+            (
+                {"ephemeral-storage": "20Gi"}, {"ephemeral-storage": "10Gi"}, 0,
+                "requests.ephemeral-storage is 20Gi and triton.resources.limits.ephemeral-storage "
+                "10Gi: the first must not be more",
+            ),
+            (
+                {"nvidia.com/gpu": 2}, {}, 1,
+                "requests.nvidia.com/gpu is 2 and triton.resources.limits.nvidia.com/gpu 1: of "
+                "such a resource they must be the same",
+            ),
+            (
+                {"hugepages-2Mi": "2Mi"}, {"hugepages-2Mi": "4Mi"}, 0,
+                "requests.hugepages-2Mi is 2Mi and triton.resources.limits.hugepages-2Mi 4Mi: of",
+            ),
+        )
+    },
+    "two numbers of GPUs": (
+        {**LOCAL, "triton": {"gpus": 4, "resources": {"limits": {"nvidia.com/gpu": 1}}}},
+        "triton.gpus is 4 and triton.resources.limits.nvidia.com/gpu 1: leave one out",
+    ),
     "route without a gateway": ({**CLEARML, "route": {"enabled": True}}, "needs route.parentRefs"),
 }  # fmt: skip
 # In base64, of 32 bytes.
@@ -248,8 +291,10 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
         {"publicPaths": [f"/serve/{number}" for number in range(129)]},
         "'/publicPaths'",
     ),
-    "metrics outside": ({"publicPaths": ["/metrics"]}, "'/publicPaths/0'"),
-    "everything outside": ({"publicPaths": ["/"]}, "'/publicPaths/0'"),
+    **{
+        f"outside: {path}": ({"publicPaths": ["/serve", path]}, "'/publicPaths/1'")
+        for path in ("/", "//", "/metrics", "/metrics/", "//metrics//")
+    },
     "polls without a pause": ({"pollMinutes": 0}, "'/pollMinutes'"),
     "a value that is gone": ({"triton": {"leaveSeconds": None}}, "missing property 'leaveSeconds'"),
     "a part that is gone": ({"networkPolicy": None}, "missing property 'networkPolicy'"),
@@ -299,6 +344,22 @@ def test_a_limit_may_be_written_otherwise(asked: object, limit: object) -> None:
     assert rendered(CLEARML, {"triton": {"resources": resources}})
 
 
+@pytest.mark.parametrize(
+    ("asks", "limits"),
+    [
+        ({"memory": 4294967296}, {"memory": 8589934592}),
+        ({"cpu": "51m"}, {"cpu": 0.051}),
+        ({"nvidia.com/gpu": 2, "hugepages-2Mi": "2048Ki"}, {"hugepages-2Mi": "2Mi"}),
+        ({"nvidia.com/gpu": "2"}, {"nvidia.com/gpu": 2, "example.com/nic": "1"}),
+        ({"ephemeral-storage": "20Gi"}, {"memory": None}),
+        (None, None),
+    ],
+)
+def test_resources_that_an_api_server_takes_are_taken(asks: object, limits: object) -> None:
+    triton = {"gpus": 2, "resources": {"requests": asks, "limits": limits}}
+    assert rendered(CLEARML, {"triton": triton})
+
+
 @pytest.mark.parametrize("interval", ["20s", "1m"])
 def test_rates_of_who_reads_figures_otherwise_are_theirs_to_judge(interval: str) -> None:
     """Without podMonitors nobody goes by the interval."""
@@ -343,6 +404,33 @@ def test_what_a_statefulset_claimed_stays(tmp_path: Path, case: str) -> None:
 def test_a_claim_of_the_same_size_is_no_change(tmp_path: Path) -> None:
     with with_claim(tmp_path) as chart:
         assert chart.render(merged(LOCAL, {"local": {"size": "10240Mi"}}), name="demo")
+
+
+@pytest.mark.parametrize(
+    ("modes", "triton", "refused"),
+    [
+        (["ReadWriteOnce"], {}, "a claim of ReadWriteOnce, which a pod on another node waits for"),
+        (["ReadWriteOncePod", "ReadOnlyMany"], {}, "a claim of ReadWriteOncePod, ReadOnlyMany, "),
+        (["ReadWriteOnce"], {"strategy": "Recreate", "replicas": 2}, "give one of ReadWriteMany"),
+        (["ReadWriteOnce"], {"strategy": "Recreate"}, None),
+        (["ReadWriteOnce", "ReadWriteMany"], {"replicas": 3}, None),
+    ],
+)
+def test_a_shared_claim_is_one_that_several_nodes_mount(
+    tmp_path: Path, modes: list[str], triton: dict[str, Any], refused: str | None
+) -> None:
+    """The pod that an update begins would wait for it for good, and the old one for that pod."""
+    asked = 'lookup "v1" "PersistentVolumeClaim" .Release.Namespace $name'
+    found = json.dumps(json.dumps({"spec": {"accessModes": modes}}))
+    values = merged(CLEARML, {"triton": {"store": {"sharedClaim": "models"}, **triton}})
+    with chart_that_is_told(tmp_path, "_checks.tpl", asked, f"fromJson {found}") as chart:
+        if refused is None:
+            assert chart.render(values, name="demo")
+            return
+        with pytest.raises(helm_python.HelmError) as error:
+            chart.render(values, name="demo")
+    assert "triton.store.sharedClaim is 'models', a claim of " in str(error.value)
+    assert refused in str(error.value)
 
 
 def test_a_release_with_too_long_a_name() -> None:

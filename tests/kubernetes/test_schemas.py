@@ -109,6 +109,35 @@ def test_every_object_is_what_that_version_takes(release: str, version: str) -> 
     assert [fault for each in known for fault in faults(each, version)] == []
 
 
+@pytest.mark.parametrize("name", ["no", "true", "null"])
+def test_names_that_yaml_reads_otherwise_stay_names(name: str) -> None:
+    """Unquoted they are a truth, nothing or a number, which Helm refuses by no name of a value."""
+    number = "2026"
+    named = {
+        "existingSecret": number,
+        "googleSecret": number,
+        "images": {"registry": "", "inference": number, "triton": number, "pullSecrets": [number]},
+        "access": {"keysSecret": number, "metricsKeySecret": number},
+        "triton": {
+            "priorityClassName": number,
+            "runtimeClassName": number,
+            "store": {"storageClassName": number, "sharedClaim": number},
+        },
+        "ingress": {"className": number, "tlsSecret": number},
+    }
+    own = {"local": {"storageClassName": number}, "images": {"controlPlane": number}}
+    tls = {"access": {"keysSecret": number, "tlsSecret": number, "callersSecret": number}}
+    for layers in (
+        ({**CLEARML, "credentials": {}}, EVERYTHING, named),
+        (LOCAL, own, named, {"access": {"open": False}}),
+        (CLEARML, tls),
+    ):
+        objects = rendered(*layers, name=name, namespace=number)
+        known = [each for each in objects if each["kind"] not in CUSTOM]
+        assert [fault for each in known for fault in faults(each, VERSIONS[-1])] == []
+        assert {each["metadata"]["namespace"] for each in objects} == {number}
+
+
 def test_the_schemas_see_a_field_in_the_wrong_place() -> None:
     """The official chart's fault: nodeSelector inside the container."""
     object_ = next(each for each in rendered(CLEARML) if each["kind"] == "Deployment")

@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+import helm_python
+import pytest
 import yaml
 
 from tests.kubernetes.chart import CHART, CLEARML, LOCAL, merged, one, rendered
@@ -13,8 +15,8 @@ from tests.kubernetes.test_schemas import EVERYTHING, TLS
 from tests.test_compose_files import service
 from transformer_serving.contract.settings import preprocess as preprocess_settings
 from transformer_serving.contract.worker import tracing
-from transformer_serving.desk.compose.__main__ import CHART_SCHEMA
-from transformer_serving.desk.compose.chart import with_variables
+from transformer_serving.desk.compose.__main__ import CHART_SCHEMA, CHART_SETTINGS
+from transformer_serving.desk.compose.chart import names_of_settings, with_variables
 from transformer_serving.desk.compose.variables import TRACES, variables
 from transformer_serving.gateway import settings as gateway_settings
 from transformer_serving.gateway.access import ACCESS
@@ -45,6 +47,7 @@ def test_the_schema_is_as_it_is_made_now() -> None:
     """`make example-env` renews it."""
     text = CHART_SCHEMA.read_text("utf-8")
     assert text == with_variables(text)
+    assert CHART_SETTINGS.read_text("utf-8") == names_of_settings()
 
 
 def test_no_value_that_has_a_default_may_be_missing() -> None:
@@ -68,6 +71,24 @@ def test_every_setting_may_be_given_and_reaches_the_workers() -> None:
     objects = rendered(CLEARML, {"inference": {"settings": addresses}})
     data = one(objects, "ConfigMap", "demo-inference")["data"]
     assert {name: data[name] for name in addresses} == addresses
+
+
+@pytest.mark.parametrize("part", ["inference", "triton"])
+def test_no_setting_goes_past_what_the_chart_makes_from_it(part: str) -> None:
+    """As a pod's grace, without which it would be killed before its streams have ended."""
+    schema = json.loads(CHART_SCHEMA.read_text("utf-8"))
+    names = set(schema["$defs"][f"{part}Settings"]["properties"])
+    # A collector's on the node of each pod: no ConfigMap can say it.
+    taken = {tracing.ENDPOINT.name}
+    assert taken < names
+    for name in names - taken:
+        extra = {part: {"extraEnv": [{"name": "A"}, {"name": name, "value": "600"}]}}
+        with pytest.raises(helm_python.HelmError) as refused:
+            rendered(CLEARML, extra)
+        assert f"{part}.extraEnv gives {name}, of which" in str(refused.value)
+        assert f"give it in {part}.settings" in str(refused.value)
+    extra = {part: {"extraEnv": [{"name": name, "value": "http://$(NODE):4318"} for name in taken]}}
+    assert rendered(CLEARML, extra)
 
 
 def test_what_compose_gives_its_containers_a_pod_gets() -> None:

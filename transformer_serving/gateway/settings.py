@@ -103,7 +103,7 @@ LOG_REQUESTS = Setting(
     "1: a log line for every request of an endpoint; 0: for faults alone, one a second and code.",
     is_whole=True,
 )
-# Of the containers and of `up`, which give it to the gateway as --workers.
+# A pod of the official chart has it as a variable; compose, our chart and `up` give --workers.
 WORKERS = Setting(
     "CLEARML_SERVING_NUM_PROCESS",
     "1",

@@ -13,6 +13,7 @@
 {{- include "serving.checkAccess" . }}
 {{- include "serving.checkAlerts" . }}
 {{- include "serving.checkResources" . }}
+{{- include "serving.checkExtraEnv" . }}
 {{- if $v.local.enabled }}
   {{- include "serving.checkClaim" . }}
 {{- end }}
@@ -33,6 +34,7 @@
   {{- fail (printf "keepTasksMinutes is %v: a pod that lives gives a sign every half minute, and may be late; give 5 or more, or 0 for never" $v.keepTasksMinutes) }}
 {{- end }}
 {{- include "serving.checkGpus" . }}
+{{- include "serving.checkSharedClaim" . }}
 {{- if eq (include "serving.grpcPort" .) "8080" }}
   {{- fail "inference.settings.TRANSFORMER_SERVING_GRPC_PORT is 8080, which HTTP has: take another, such as 8001" }}
 {{- end }}
@@ -48,6 +50,17 @@
 {{- end }}
 {{- end }}
 
+{{/* A variable of the container goes before the ConfigMap, and nothing else here would know of it. */}}
+{{- define "serving.checkExtraEnv" -}}
+{{- range $part, $settings := .Files.Get "settings.yaml" | fromYaml }}
+  {{- range (index $.Values $part).extraEnv }}
+    {{- if has .name $settings }}
+      {{- fail (printf "%s.extraEnv gives %s, of which the pods' grace, Service and policies would not know: give it in %s.settings" $part .name $part) }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* vLLM's, by any vendor's resource, or a slice of one: such a name has its vendor's domain before a /. */}}
 {{- define "serving.checkGpus" -}}
 {{- $triton := .Values.triton -}}
@@ -57,8 +70,26 @@
 {{- $gpus = add $gpus (int $number) -}}
 {{- end -}}
 {{- end -}}
+{{- $own := index ($triton.resources.limits | default dict) "nvidia.com/gpu" }}
+{{- if and $triton.gpus (not (kindIs "invalid" $own)) (ne (int $triton.gpus) (int $own)) }}
+  {{- fail (printf "triton.gpus is %v and triton.resources.limits.nvidia.com/gpu %v: leave one out" $triton.gpus $own) }}
+{{- end }}
 {{- if and $triton.vllm (not $gpus) }}
   {{- fail "triton.vllm needs triton.gpus, or a GPU's resource in triton.resources.limits, such as nvidia.com/mig-1g.10gb: vLLM computes on a GPU" }}
+{{- end }}
+{{- end }}
+
+{{/* A pod that comes before the old one goes waits for a volume of one node for good, and the old one for it. */}}
+{{- define "serving.checkSharedClaim" -}}
+{{- $triton := .Values.triton -}}
+{{- $name := $triton.store.sharedClaim -}}
+{{- $alone := and (eq $triton.strategy "Recreate") (le (int $triton.replicas) 1) (not $triton.autoscaling.enabled) -}}
+{{- if and $name (not $alone) }}
+  {{- with lookup "v1" "PersistentVolumeClaim" .Release.Namespace $name }}
+    {{- if not (has "ReadWriteMany" .spec.accessModes) }}
+      {{- fail (printf "triton.store.sharedClaim is '%s', a claim of %s, which a pod on another node waits for as long as one here has it: give one of ReadWriteMany, or one Triton with triton.strategy=Recreate" $name (join ", " .spec.accessModes)) }}
+    {{- end }}
+  {{- end }}
 {{- end }}
 {{- end }}
 

@@ -1,14 +1,14 @@
 {{/* What the pods of every component have in common. */}}
 {{- define "serving.pod" -}}
 {{- $ := index . 0 -}}
-serviceAccountName: {{ $.Release.Name }}
+serviceAccountName: {{ $.Release.Name | quote }}
 automountServiceAccountToken: false
 # Variables of Services, such as RELEASE_TRITON_PORT, could be taken for settings.
 enableServiceLinks: false
 {{- with $.Values.images.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 securityContext:
@@ -28,9 +28,8 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* (list $ COMPONENT VALUES): where its pods go. */}}
-{{- define "serving.placement" -}}
-{{- $of := index . 2 -}}
+{{/* (list $ COMPONENT): its pods, of which there may be several, are kept apart. */}}
+{{- define "serving.spread" -}}
 topologySpreadConstraints:
   {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
   - maxSkew: 1
@@ -40,20 +39,24 @@ topologySpreadConstraints:
       matchLabels:
         {{- include "serving.chosenBy" $ | nindent 8 }}
   {{- end }}
-{{- with $of.nodeSelector }}
+{{- end }}
+
+{{/* A part's values: the nodes that its pods may have, and before whom. */}}
+{{- define "serving.placement" -}}
+{{- with .nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $of.tolerations }}
+{{- with .tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $of.affinity }}
+{{- with .affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $of.priorityClassName }}
-priorityClassName: {{ . }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end }}
 
@@ -80,7 +83,7 @@ envFrom:
   - configMapRef:
       name: {{ include "serving.name" . }}
   - secretRef:
-      name: {{ include "serving.credentials" $ }}
+      name: {{ include "serving.credentials" $ | quote }}
 {{- with (index . 2).extraEnv }}
 env:
   {{- toYaml . | nindent 2 }}
@@ -93,7 +96,7 @@ env:
 {{- if $.Values.local.enabled }}
 initContainers:
   - name: find-service
-    image: {{ include "serving.image" (list $ "controlPlane") }}
+    image: {{ include "serving.image" (list $ "controlPlane") | quote }}
     imagePullPolicy: {{ $.Values.images.pullPolicy }}
     args: [find-service]
     env:
@@ -103,7 +106,7 @@ initContainers:
       - configMapRef:
           name: {{ include "serving.name" . }}
       - secretRef:
-          name: {{ include "serving.credentials" $ }}
+          name: {{ include "serving.credentials" $ | quote }}
     resources:
       requests: {cpu: 50m, memory: 64Mi}
       limits: {memory: 256Mi}
@@ -136,10 +139,10 @@ initContainers:
 {{- end }}
 {{- with .Values.access.keysSecret }}
 - name: keys
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- with .Values.googleSecret }}
 - name: google
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- end }}

@@ -16,18 +16,51 @@
 {{- mulf (float64 (trimSuffix $unit $text)) (get $units $unit) -}}
 {{- end }}
 
+{{/* (list $ PART): what its container asks for and is held to, as JSON. */}}
+{{- define "serving.resources" -}}
+{{- $part := index (index . 0).Values (index . 1) -}}
+{{- $gpus := dict -}}
+{{- if $part.gpus -}}
+{{- $gpus = dict "limits" (dict "nvidia.com/gpu" $part.gpus) -}}
+{{- end -}}
+{{- merge (deepCopy $part.resources) $gpus | toJson -}}
+{{- end }}
+
+{{/* (list $ PART KIND): by the resources' names, each of its requests or limits as JSON: `path` of the value,
+`given` there, and as a number `amount`. */}}
+{{- define "serving.amounts" -}}
+{{- $amounts := dict -}}
+{{- range $name, $given := get (include "serving.resources" . | fromJson) (index . 2) | default dict -}}
+{{- if not (kindIs "invalid" $given) -}}
+{{- $path := printf "%s.resources.%s.%s" (index $ 1) (index $ 2) $name -}}
+{{- if not (regexMatch "^(cpu|memory|ephemeral-storage|hugepages-.+)$|/" $name) }}
+  {{- fail (printf "%s is no resource: give cpu, memory, ephemeral-storage or hugepages-SIZE, or a device's name, which has its vendor's domain before a /" $path) }}
+{{- end }}
+{{- $amount := include "serving.quantity" (list $path $given) | float64 -}}
+{{- if and (contains "/" $name) (ne $amount (floor $amount)) }}
+  {{- fail (printf "%s is %v, and a device is given whole: give 1 or more, or a slice by the name that its device plugin has for it" $path $given) }}
+{{- end }}
+{{- $_ := set $amounts $name (dict "path" $path "given" $given "amount" $amount) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $amounts -}}
+{{- end }}
+
 {{- define "serving.checkResources" -}}
 {{- range $part := list "inference" "triton" "local" }}
-  {{- $resources := (index $.Values $part).resources }}
-  {{- range $name := list "cpu" "memory" }}
-    {{- $asked := get ($resources.requests | default dict) $name | default "" }}
-    {{- $limit := get ($resources.limits | default dict) $name | default "" }}
-    {{- if and $asked $limit }}
-      {{- $asks := printf "%s.resources.requests.%s" $part $name }}
-      {{- $limits := printf "%s.resources.limits.%s" $part $name }}
-      {{- if gt (float64 (include "serving.quantity" (list $asks $asked))) (float64 (include "serving.quantity" (list $limits $limit))) }}
-        {{- fail (printf "%s is %v and %s %v: the first must not be more" $asks $asked $limits $limit) }}
-      {{- end }}
+  {{- $limits := include "serving.amounts" (list $ $part "limits") | fromJson }}
+  {{- range $name, $asks := include "serving.amounts" (list $ $part "requests") | fromJson }}
+    {{- $limit := get $limits $name }}
+    {{- /* Devices and huge pages are nobody's to share. */}}
+    {{- $own := regexMatch "^hugepages-|/" $name }}
+    {{- if and $own (not $limit) }}
+      {{- fail (printf "%s is %v and has no limit, which such a resource needs: give the same below %s.resources.limits, which is enough alone" $asks.path $asks.given $part) }}
+    {{- end }}
+    {{- if and $own (ne $asks.amount $limit.amount) }}
+      {{- fail (printf "%s is %v and %s %v: of such a resource they must be the same, so leave the first out" $asks.path $asks.given $limit.path $limit.given) }}
+    {{- end }}
+    {{- if and $limit (gt $asks.amount $limit.amount) }}
+      {{- fail (printf "%s is %v and %s %v: the first must not be more" $asks.path $asks.given $limit.path $limit.given) }}
     {{- end }}
   {{- end }}
 {{- end }}

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from transformer_serving.contract.replacement import replace_file
-from transformer_serving.desk.compose.chart import with_variables
+from transformer_serving.desk.compose.chart import names_of_settings, with_variables
 from transformer_serving.desk.compose.variables import IN_CONTAINERS, sections, settings
 
 ROOT = Path(__file__).parents[3]
@@ -20,6 +20,7 @@ COMPOSE = ROOT / "compose" / "compose.yaml"
 # Of the files with an inference service of their own.
 WITH_SETTINGS = (COMPOSE, ROOT / "compose" / "clearml-serving.yaml")
 CHART_SCHEMA = ROOT / "kubernetes" / "chart" / "values.schema.json"
+CHART_SETTINGS = CHART_SCHEMA.with_name("settings.yaml")
 HEAD = (
     "# Every variable of the compose files. Made by `make example-env`; copy it, change the copy,\n"
     "# keep the copy out of git, and name it with --env-file: docs/compose.md has the commands.\n"
@@ -37,6 +38,7 @@ def main() -> None:
     for path in WITH_SETTINGS:
         replace_file(path, with_settings(path.read_text("utf-8")))
     replace_file(CHART_SCHEMA, with_variables(CHART_SCHEMA.read_text("utf-8")))
+    replace_file(CHART_SETTINGS, names_of_settings())
 
 
 def example_env() -> str:

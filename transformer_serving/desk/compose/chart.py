@@ -1,6 +1,7 @@
 """values.schema.json of the Kubernetes chart: the maps whose names are environment variables.
 
-The names and sentences come from the one table that the compose files are made from.
+The names and sentences come from the one table that the compose files are made from. A template
+cannot read the schema: settings.yaml beside it has the names once more.
 
 Tested by tests/kubernetes/test_settings.py.
 """
@@ -48,18 +49,34 @@ DECLARED: dict[str, Setting | TextSetting] = {
 def with_variables(schema: str) -> str:
     """The schema's text with the maps as the variables are declared now."""
     document = json.loads(schema)
+    inference, triton = _rows()
     document["$defs"] |= {
         "clearml": _strings([row for row in CLEARML.variables if row.name not in KEYS]),
         "credentials": _strings(
             [row for row in CLEARML.variables if row.name in KEYS]
             + [row for row in STORAGE.variables if row.name != MOUNTED]
         ),
-        "inferenceSettings": _settings(settings().variables),
-        "tritonSettings": _settings(
-            row for row in (*TRITON.variables, *settings().variables) if row.name in OF_TRITON
-        ),
+        "inferenceSettings": _settings(inference),
+        "tritonSettings": _settings(triton),
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def names_of_settings() -> str:
+    """What `extraEnv` of each part may not give, as YAML: the pods' grace, Service and policies are
+    made from `settings`. A receiver of traces is no such name: its address may be the node's own,
+    which a variable of extraEnv alone can be put into."""
+    text = "# Made by `make example-env`: the names that extraEnv of a part does not take.\n"
+    for part, rows in zip(("inference", "triton"), _rows(), strict=True):
+        names = [row.name for row in rows if row.name != tracing.ENDPOINT.name]
+        text += f"{part}:\n" + "".join(f"  - {name}\n" for name in names)
+    return text
+
+
+def _rows() -> tuple[list[Variable], list[Variable]]:
+    """The settings of inference and of Triton."""
+    inference = list(settings().variables)
+    return inference, [row for row in (*TRITON.variables, *inference) if row.name in OF_TRITON]
 
 
 def _settings(rows: Iterable[Variable]) -> dict[str, Any]:

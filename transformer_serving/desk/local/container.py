@@ -86,7 +86,8 @@ def create_service() -> None:
 def _present_or_new_service() -> str:
     """Where one was ended before its id was written down, the others have found its service."""
     api = ClearmlApi(os.environ)
-    api.wait()
+    # A pod runs this beside its server's first start, and is ended where it fails.
+    api.wait(_FIND_S)
     return _oldest_service(api) or ClearmlCli(os.environ).create_service(SERVICE)
 
 

@@ -29,6 +29,7 @@ from transformer_serving.gateway.settings import (
     DRAIN_SECONDS,
     GRACEFUL_SECONDS,
     GRPC_PORT,
+    WORKERS,
     GatewaySettings,
     read_settings,
 )
@@ -38,6 +39,11 @@ _APP = "transformer_serving.gateway.app"
 # Beyond all that a worker may take from the signal to leave on.
 _SPARE_S = 5.0
 _LAST_PORT = 65_535
+_NUMBERS = (
+    (WORKERS, "--workers", "COUNT"),
+    (GRACEFUL_SECONDS, "--graceful-seconds", "SECONDS"),
+    (GRPC_PORT, "--grpc-port", "PORT"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -57,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             GRACEFUL_SECONDS.name: settings.graceful_seconds,
         }
         refuse_a_stop_that_does_not_fit(os.environ, taken, beside=LEAVE_S)
-        refuse_workers_without_threads(options.workers)
+        workers = WORKERS.whole(os.environ)
+        refuse_workers_without_threads(workers)
         if options.uds is None or settings.grpc_port:
             check_address(access, options.host)
         tls = kept_tls(access)
@@ -66,10 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             read_keys(access.keys_file)
     except ValueError as error:
         parser.exit(2, f"error: {error}\n")
-    sys.exit(_serve(options, tls, settings))
+    sys.exit(_serve(options, workers, tls, settings))
 
 
-def _serve(options: argparse.Namespace, tls: KeptTls | None, settings: GatewaySettings) -> int:
+def _serve(
+    options: argparse.Namespace, workers: int, tls: KeptTls | None, settings: GatewaySettings
+) -> int:
     grpc_port, drain_seconds = settings.grpc_port, settings.drain_seconds
     try:
         listener = (
@@ -98,7 +107,7 @@ def _serve(options: argparse.Namespace, tls: KeptTls | None, settings: GatewaySe
         since=time.time(),
     )
     with figures_folder():
-        status = Supervisor(listener, options.workers, order, drain_seconds, tls).run()
+        status = Supervisor(listener, workers, order, drain_seconds, tls).run()
     os.close(ours)
     if held is not None:
         held.close()
@@ -115,7 +124,7 @@ def _named(options: argparse.Namespace) -> Mapping[str, str]:
         for row, value in given.items()
         if value
     }
-    numbers = ((GRPC_PORT, "grpc_port"), (GRACEFUL_SECONDS, "graceful_seconds"))
+    numbers = ((row, _attribute(flag)) for row, flag, _ in _NUMBERS)
     return named | {row.name: getattr(options, at) for row, at in numbers if at in options}
 
 
@@ -136,12 +145,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=_port, default=8080, help="port to listen on")
     parser.add_argument("--uds", help="unix socket to listen on instead")
-    parser.add_argument("--workers", type=_count, default=1, help="processes")
     parser.add_argument("--backlog", type=_count, default=2048, help="connections that may queue")
-    for setting, flag, what in (
-        (GRACEFUL_SECONDS, "--graceful-seconds", "SECONDS"),
-        (GRPC_PORT, "--grpc-port", "PORT"),
-    ):
+    for setting, flag, what in _NUMBERS:
         # Not argparse's own default, which would go before the variable's.
         text = f"{setting.help} [{setting.name}] (default: {setting.default})"
         parser.add_argument(flag, metavar=what, help=text, default=argparse.SUPPRESS)
