@@ -29,9 +29,9 @@ from transformer_serving.contract.rollout import (
     State,
 )
 from transformer_serving.desk.deploy import rollout, taking_out
+from transformer_serving.desk.deploy.candidate_cost import Cost
 from transformer_serving.desk.deploy.registry import SERVED
 from transformer_serving.desk.deploy.rollout import (
-    Cost,
     check_steps,
     keep_newest,
     mirrored_share,
@@ -125,10 +125,17 @@ class Cli:
     def __init__(self, *endpoints: str, meanwhile: Callable[[], None] = lambda: None) -> None:
         self.endpoints = list(endpoints)
         self.meanwhile = meanwhile
+        self.candidates = PLAN.model_id
+        self.named: dict[str, str] = {}
+
+    def name_model(self, endpoint: str, model_id: str) -> None:
+        self.named[endpoint] = model_id
 
     def run(self, *command: str, timeout_s: float) -> str:
         if command == ("model", "list"):
-            rows = {name: {"model_id": "m"} for name in self.endpoints}
+            rows = {name: {"model_id": PLAN.old_model_id} for name in self.endpoints}
+            if PLAN.candidate in rows:
+                rows[PLAN.candidate] = {"model_id": self.candidates}
             return f"Endpoints:\n{json.dumps(rows)}\nModel Monitoring:\n"
         assert command[:3] == ("model", "remove", "--endpoint")
         self.meanwhile()
@@ -145,6 +152,20 @@ class Service(DeployTarget):
     @cached_property
     def forgotten(self) -> list[str]:
         return []
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> dict[str, Rollout]:
+    """What stands in ClearML."""
+    found: dict[str, Rollout] = {}
+    monkeypatch.setattr(taking_out, "read_all", lambda _: found)
+    monkeypatch.setattr(
+        taking_out, "write", lambda _, plan: found.update({plan.endpoint: Rollout(plan, None)})
+    )
+    return found
+
+
+pytestmark = pytest.mark.usefixtures("plans")
 
 
 def target_of(tmp_path: Path, cli: Cli) -> Service:
@@ -170,6 +191,37 @@ def test_a_candidate_nobody_knows_of_is_taken_out_again(
             raised.value
         )
         assert raised.value.exit_code == 2
+
+
+def test_a_candidate_of_somebody_else_stays(tmp_path: Path) -> None:
+    """Two may have begun to put the same bundle there, from two machines."""
+    cli = Cli("texts", PLAN.candidate)
+    cli.candidates = "theirs"
+    with pytest.raises(KeyboardInterrupt), taken_out_again(target_of(tmp_path, cli), PLAN):
+        raise KeyboardInterrupt
+    assert cli.endpoints == ["texts", PLAN.candidate]
+    # What `model add` names before anything else, it named for the candidate.
+    assert cli.named == {"texts": PLAN.old_model_id}
+
+
+def test_one_that_is_ended_once_its_plan_is_written_is_aborted(
+    tmp_path: Path, plans: dict[str, Rollout]
+) -> None:
+    """The candidate is the controller's by then: without it workers would be sent to nothing."""
+    cli = Cli("texts", PLAN.candidate)
+    target = target_of(tmp_path, cli)
+    plans["texts"] = Rollout(PLAN, None)
+    how = "it was ended; the rollout had begun and is aborted"
+    with pytest.raises(Failure, match=how), taken_out_again(target, PLAN):
+        raise KeyboardInterrupt
+    assert plans["texts"].plan.wish == ABORT
+    assert cli.endpoints == ["texts", PLAN.candidate]
+    # Another rollout's plan is none of its.
+    plans["texts"] = Rollout(replace(PLAN, id="b2"), None)
+    with pytest.raises(KeyboardInterrupt), taken_out_again(target, PLAN):
+        raise KeyboardInterrupt
+    assert cli.endpoints == ["texts"]
+    assert plans["texts"].plan.wish == ""
 
 
 def test_one_that_stays_is_named(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from transformer_serving.contract.rollout import Allowed, candidate_name
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.deploy import rollout
+from transformer_serving.desk.deploy.candidate_cost import Cost, afforded, engine_bytes
 from transformer_serving.desk.deploy.registry import Registered
-from transformer_serving.desk.deploy.rollout import Cost
 from transformer_serving.desk.failure import Failure
 
 
@@ -24,6 +24,7 @@ class Unchanged:
 
     triton = None
     look = "the log"
+    serving_id = "s"
 
     def __init__(self, folder: Path) -> None:
         self.lock = folder / "deploy.lock"
@@ -76,8 +77,24 @@ def refused(target: Any, bundle: Bundle, told: list[str] | None = None, *, code:
 
 
 def test_one_with_a_canary_route_of_somebody_elses(target: Unchanged, bundle: Bundle) -> None:
-    target.canaries["texts"] = {"endpoint": "texts", "weights": [1.0]}
-    assert refused(target, bundle) == "'texts' has a canary route already; take it away first"
+    target.canaries["texts"] = {"endpoint": "texts", "load_endpoints": ["texts", "texts/2"]}
+    assert refused(target, bundle) == (
+        "'texts' has a canary route already; end it: clearml-serving --id s model canary "
+        "--endpoint texts --weights 1 --input-endpoints texts"
+    )
+    # Which leads to the endpoint alone.
+    target.canaries["texts"] = {"endpoint": "texts", "load_endpoints": ["texts"]}
+    candidate = candidate_name("texts", bundle.manifest.bundle_version)
+    target.endpoints[candidate] = {"model_id": "another"}
+    assert f"there is an endpoint '{candidate}' already" in refused(target, bundle)
+
+
+def test_one_whose_candidate_another_route_would_take(target: Unchanged, bundle: Bundle) -> None:
+    """As soon as it is added, also in a shadow."""
+    target.canaries["all"] = {"endpoint": "all", "load_endpoint_prefix": "texts/"}
+    assert "canary route 'all' takes every endpoint that begins with 'texts/'" in refused(
+        target, bundle
+    )
 
 
 def test_one_that_is_not_there(target: Unchanged, bundle: Bundle) -> None:
@@ -111,8 +128,8 @@ def test_who_runs_out_of_time_with_the_lock_blames_no_other_deploy(
 def test_a_candidate_that_has_no_room(
     target: Unchanged, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = Cost("texts", 1, rollout._engine_bytes(bundle), None).needed
-    monkeypatch.setattr(rollout, "_free", lambda _: needed - 1)
+    needed = Cost("texts", 1, engine_bytes(bundle), None).needed
+    monkeypatch.setattr(rollout, "free_bytes", lambda _: needed - 1)
     told: list[str] = []
     assert "too little memory for a candidate; nothing was begun" in refused(target, bundle, told)
     assert "MB are free here" in told[0]
@@ -120,7 +137,7 @@ def test_a_candidate_that_has_no_room(
 
 @pytest.mark.parametrize("cost", [Cost("c", 1, 10, 20), Cost("c", 1, 10, None)])
 def test_one_that_just_fits_has_room(cost: Cost) -> None:
-    rollout._afforded(cost, lambda _: None)
+    afforded(cost, lambda _: None)
     with pytest.raises(Failure, match="too little memory"):
-        rollout._afforded(Cost("c", 1, 10, 19), lambda _: None)
-    rollout._afforded(Cost("c", 1, 10, 10, 0.25, shadow=True), lambda _: None)
+        afforded(Cost("c", 1, 10, 19), lambda _: None)
+    afforded(Cost("c", 1, 10, 10, 0.25, shadow=True), lambda _: None)

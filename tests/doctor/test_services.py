@@ -123,6 +123,16 @@ def test_a_route_that_leads_nowhere_says_why(route: Route, why: str) -> None:
     assert found.why == f"canary route r leads nowhere: {why}"
 
 
+def test_a_route_of_an_endpoints_name_is_not_ended_by_a_removal() -> None:
+    """`model remove` takes the endpoint of that name."""
+    route = Route("r", None, (Arm("r", 1.0, True), Arm("r/2", 1.0, False)))
+    (found,) = _of_route(route, is_endpoint=True)
+    assert "model remove" not in str(found.fix)
+    assert "model canary --endpoint r --weights 1 --input-endpoints r" in str(found.fix)
+    (found,) = _of_route(route)
+    assert "model remove --endpoint r," in str(found.fix)
+
+
 def test_what_the_controller_has_nothing_of_is_no_fault_of_its_rows(
     subject: Subject, cli: ClearmlCli
 ) -> None:

@@ -150,6 +150,48 @@ def test_the_same_files_under_another_name_have_served_since_they_came(machine: 
     assert len(machine.photographs) == loads + 2
 
 
+@pytest.mark.parametrize("by", ["rollback", "another upload", "a tagged model"])
+def test_the_bundle_before_is_there_again_without_a_load(machine: Machine, by: str) -> None:
+    """Within its grace it serves on, and workers have gone back to it by then: were it fetched and
+    loaded anew, what goes wrong with that would end in its grace's end with it."""
+    source = taken(machine, 101)
+    old = record_of(machine).current
+    taken(machine, 202)
+    new, before = record_of(machine), len(machine.photographs)
+    again = source
+    if by == "another upload":
+        again = shutil.copytree(source, machine.folder / "again")
+    elif by == "a tagged model":
+        shutil.rmtree(source)
+    machine.plane.add("m", again, preprocess_of(101))
+    if by == "a tagged model":
+        tag(machine)
+    else:
+        served, record = machine.plane.served["m"], record_of(machine)
+        machine.steps.take(served, record, machine.steps.fetch(served, record))
+    after = record_of(machine)
+    assert len(machine.photographs) == before + 2
+    assert after.fingerprint == machine.plane.served["m"].fingerprint
+    assert after.served_config == new.served_config
+    current, beside = after.versions
+    assert (current.number, current.token, current.drop_at) == (101, old.token, None)
+    assert current.since > new.current.since
+    assert (beside.number, beside.token) == (202, new.current.token)
+    assert beside.drop_at is not None
+    assert stored(machine) == {old.token, new.current.token}
+
+
+def test_the_bundle_before_is_loaded_again_where_triton_has_lost_it(machine: Machine) -> None:
+    source = taken(machine, 101)
+    taken(machine, 202)
+    machine.triton.ready = {"m": frozenset({202})}
+    before = len(machine.photographs)
+    machine.prepare(source, preprocess_of(101))
+    assert record_of(machine).current.number == 101
+    assert len(machine.photographs) > before + 2
+    assert machine.triton.ready["m"] == {101, 202}
+
+
 def tag(machine: Machine) -> None:
     """As `deploy` and people do with a model of the registry."""
     served = machine.plane.served["m"]

@@ -30,9 +30,8 @@ from transformer_serving.engine.controller.rollouts.course import (
     Known,
     begun,
     next_state,
-    routes,
-    share_of,
 )
+from transformer_serving.engine.controller.rollouts.routes import routes, share_of
 
 PLAN = Plan("a1", "texts", 77, "new", "old", (10.0, 50.0, 100.0), 60.0)
 OWN = {"serving_url": "texts", "model_id": "old", "preprocess_artifact": "py_code_texts"}
@@ -182,6 +181,10 @@ def test_a_promotion_that_takes_too_long_says_what_is_missing(serves: bool, part
         ({"endpoints": {"texts": {**OWN, "model_id": "new"}}}, "removed the candidate"),
         ({"endpoints": {**THERE, "texts": {"model_id": "x"}}, "serves": True}, "changed texts"),
         ({"endpoints": {"texts/77": CANDIDATE}}, "changed texts"),
+        (
+            {"endpoints": {**THERE, "texts/77": {**CANDIDATE, "model_id": "x"}}},
+            "changed the candidate texts/77",
+        ),
     ],
 )
 def test_what_goes_wrong_while_it_is_promoted_goes_back(more: dict[str, Any], part: str) -> None:
@@ -268,6 +271,30 @@ def test_returning_waits_for_every_worker() -> None:
     over = next_state(PLAN, state, known())
     assert (over.phase, over.outcome, over.reason) == (OVER, WENT_BACK, "why")
     assert next_state(PLAN, over, known()) == over
+
+
+def test_a_promotion_that_goes_back_is_over_when_the_old_bundle_answers() -> None:
+    """Until it is loaded again the new one does, and who asked for an abort is told only then."""
+    state = replace(BEGUN, phase=RETURNING, reason="why", since=190.0)
+    assert next_state(PLAN, state, known(serves=True, coming=True)) == state
+    assert next_state(PLAN, state, known(serves=False, coming=True)).phase == OVER
+    # Somebody else may have put a third one there.
+    other = {**THERE, "texts": {**OWN, "model_id": "x"}}
+    assert next_state(PLAN, state, known(serves=True, coming=True, endpoints=other)).phase == OVER
+    # Its memory may be what the candidate has, which goes with the end.
+    for more in ({"coming": False}, {"coming": True, "now": 9_000.0}):
+        over = next_state(PLAN, state, known(serves=True, **more))
+        assert (over.phase, over.outcome) == (OVER, WENT_BACK)
+        assert over.reason == (
+            "why; texts asks for its old bundle, and the new one answers until that is loaded"
+        )
+
+
+def test_a_candidate_of_another_model_is_not_promoted() -> None:
+    theirs = {**THERE, "texts/77": {**CANDIDATE, "model_id": "x"}}
+    assert next_state(PLAN, BEGUN, known(endpoints=theirs)).phase == RETURNING
+    endpoints, _ = routes(PLAN, replace(BEGUN, phase=PROMOTING), theirs, {})
+    assert endpoints["texts"] == OWN
 
 
 def test_the_routes_of_a_rollout_that_is_promoted() -> None:

@@ -164,6 +164,7 @@ def test_what_is_promoted_may_be_rolled_back_to() -> None:
     service.wish(PROMOTE)
     rollouts.take(READY)
     assert service.items["endpoints"]["texts"]["model_id"] == "new"
+    service.items["canary"] = {}
     service.items[STATES] = states_text({"texts": replace(service.state, phase=LEAVING)})
     service.sync("one")
     rollouts.take(READY)
@@ -179,6 +180,7 @@ def test_a_tag_that_was_not_taken_is_tried_again_by_whichever_controller() -> No
     rollouts = Rollouts(service)
     rollouts.take(READY)
     service.items["endpoints"]["texts"] = {"model_id": "new"}
+    service.items["canary"] = {}
     service.items[STATES] = states_text({"texts": replace(service.state, phase=LEAVING)})
     service.sync("one")
     rollouts.take(READY)
@@ -306,6 +308,7 @@ def test_of_what_is_written_no_second_counts_twice(clock: Clock) -> None:
     rollouts = Rollouts(service, now=lambda: clock.now)
     rollouts.take(READY)
     service.items["endpoints"]["texts"] = {"model_id": "new"}
+    service.items["canary"] = {}
     service.items[STATES] = states_text({"texts": replace(service.state, phase=LEAVING)})
     service.sync("one")
     began = clock.now
@@ -696,6 +699,9 @@ def test_a_clock_of_answered_seconds_never_falls(clock: Clock) -> None:
     assert seen == sorted(seen)
 
 
+FAILING = [replace(READY[0], reason="it cannot be loaded"), *READY[1:]]
+
+
 def promoting(service: Service, clock: Clock, wall: Clock) -> Rollouts:
     """10 s of a promotion are over; `wall` is ahead of `clock`."""
     rollouts = Rollouts(service, now=lambda: clock.now + wall.now)
@@ -715,7 +721,7 @@ def promoted_for(service: Service, rollouts: Rollouts, clock: Clock) -> float:
     while service.state.phase == PROMOTING:
         clock.now += 2
         service.sync("one")
-        rollouts.take(READY)
+        rollouts.take(FAILING)
         assert clock.now - began < 400
     assert "did not serve it within 300 s" in service.state.reason
     return clock.now - began
@@ -730,6 +736,32 @@ def test_a_clock_that_is_set_ends_no_promotion(clock: Clock, was: float, becomes
     rollouts = promoting(service, clock, ahead)
     ahead.now = becomes
     assert promoted_for(service, rollouts, clock) == 292
+
+
+def test_an_engine_that_is_on_its_way_is_waited_for(clock: Clock) -> None:
+    """A large one is fetched, proven and loaded for longer; the candidate answers meanwhile."""
+    service = Service(PLAN)
+    rollouts = promoting(service, clock, Clock(0.0))
+    for _ in range(300):
+        clock.now += 2
+        service.sync("one")
+        rollouts.take(READY)
+    assert service.state.phase == PROMOTING
+    rollouts.take(FAILING)
+    assert service.state.phase == RETURNING
+
+
+def test_a_worker_that_seldom_looks_has_its_time_to_take_a_promotion(clock: Clock) -> None:
+    service = Service(PLAN)
+    service.workers["one"] = Seen(every_s=600.0)
+    rollouts = promoting(service, clock, Clock(0.0))
+    for _ in range(300):
+        clock.now += 2
+        rollouts.take(PROMOTED_READY)
+    assert service.state.phase == PROMOTING
+    service.sync("one")
+    rollouts.take(PROMOTED_READY)
+    assert service.state.phase == LEAVING
 
 
 def test_a_time_without_a_controller_ends_no_promotion(clock: Clock) -> None:
@@ -890,6 +922,8 @@ def test_where_another_writer_undid_the_end_every_worker_is_asked_anew(
     leaving = service.state.phase
     assert leaving in (LEAVING, RETURNING)
     service.items |= {name: dict(stale[name]) for name in stale}
+    # Whoever tells before that is seen tells of those routes.
+    service.sync("one")
     rollouts.take(READY)
     assert service.items["canary"] == {}
     assert service.state.phase == leaving

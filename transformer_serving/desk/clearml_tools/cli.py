@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -88,6 +89,13 @@ class ClearmlCli:
                 exit_code=2,
             )
 
+    def name_model(self, endpoint: str, model_id: str) -> None:
+        """Among the service's input models, as `model add` does first. Raises Failure."""
+        ClearmlApi(self.environment).call(
+            "tasks.add_or_update_model",
+            task=self.serving_id, name=endpoint, type="input", model=model_id,
+        )  # fmt: skip
+
     def create_service(self, name: str) -> str:
         return _find(rf"id={_ID}", self.run("create", "--name", name), "the service's id")
 
@@ -142,6 +150,17 @@ def listed_endpoints(output: str) -> dict[str, dict[str, object]]:
         raise Failure("clearml-serving model list did not print the endpoints")
     endpoints: dict[str, dict[str, object]] = json.loads(found.group(1))
     return endpoints
+
+
+def no_route(serving_id: str, endpoint: str) -> str:
+    """The command that has an endpoint's canary route lead to the endpoint itself alone.
+
+    `model remove` takes the endpoint of that name first, and leaves the route.
+    """
+    return (
+        f"clearml-serving --id {serving_id} model canary --endpoint {shlex.quote(endpoint)} "
+        f"--weights 1 --input-endpoints {shlex.quote(endpoint)}"
+    )
 
 
 def listed_canaries(output: str) -> dict[str, dict[str, object]]:

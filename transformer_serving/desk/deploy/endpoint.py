@@ -142,6 +142,7 @@ def _added(target: DeployTarget, bundle: Bundle, endpoint: str, limit: TimeLimit
         limit.report(f"uploading {endpoint}")
         added = _begun(target, bundle, endpoint, upload(target, bundle, endpoint, limit))
         limit.report(f"adding {endpoint}")
+        _refuse_begun(target, added)
         with _healing_told(target, added, limit):
             add_and_look(target, bundle, endpoint, added.model_id)
     return added
@@ -155,6 +156,18 @@ def _begun(
     way_back = None if before is None else back
     refusals = target.refusals(model_id)
     return _Added(endpoint, bundle.manifest, model_id, refusals, way_back, changed)
+
+
+def _refuse_begun(target: DeployTarget, added: _Added) -> None:
+    """Raises Failure (exit code 2) for a rollout that began while the bundle was uploaded, which
+    it would end."""
+    try:
+        refuse_in_rollout(target, added.endpoint)
+    except Failure:
+        # Why it is refused matters more.
+        with suppress(Failure):
+            forget_unused(target, [added.model_id])
+        raise
 
 
 class Undone(Failure):

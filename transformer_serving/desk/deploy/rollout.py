@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-
-import psutil
 
 from transformer_serving.contract.heads import GENERATION
 from transformer_serving.contract.rollout import (
@@ -26,7 +24,17 @@ from transformer_serving.contract.rollout import (
     candidate_name,
 )
 from transformer_serving.desk.bundle.folder import Bundle
-from transformer_serving.desk.clearml_tools.cli import listed_canaries, listed_endpoints
+from transformer_serving.desk.clearml_tools.cli import (
+    listed_canaries,
+    listed_endpoints,
+    no_route,
+)
+from transformer_serving.desk.deploy.candidate_cost import (
+    Cost,
+    afforded,
+    engine_bytes,
+    free_bytes,
+)
 from transformer_serving.desk.deploy.endpoint import add_and_look, check_name, check_triton
 from transformer_serving.desk.deploy.golden import wait_for_golden
 from transformer_serving.desk.deploy.present import note_served
@@ -55,48 +63,6 @@ _TAKING_OUT_S = 10.0
 _PATIENCE_S = 30.0
 # More than a Triton takes to come back with its models on most machines.
 _SILENT_S = 600.0
-_MB = 1_000_000
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a candidate takes; `free` is this machine's memory, None where Triton is elsewhere.
-
-    `mirror` is the share of a worker's time for mirrored requests; in a `shadow` the endpoint never
-    changes over.
-    """
-
-    candidate: str
-    endpoints: int
-    engine: int
-    free: int | None
-    mirror: float = 0.0
-    shadow: bool = False
-
-    @property
-    def says(self) -> str:
-        free = "" if self.free is None else f"; {self.free // _MB:,} MB are free here"
-        twice = "" if self.shadow else ", twice that while the endpoint changes over"
-        return (
-            f"the candidate is an endpoint of its own, {self.candidate}, number "
-            f"{self.endpoints + 1} of the service, with {max(1, self.engine // _MB):,} MB or more "
-            f"for its engine in each Triton{twice}{free}; {self._mirrored}"
-        )
-
-    @property
-    def needed(self) -> int:
-        """Bytes, of what is known beforehand."""
-        return self.engine if self.shadow else 2 * self.engine
-
-    @property
-    def _mirrored(self) -> str:
-        if not self.mirror:
-            return "no requests are mirrored, and answers are not compared"
-        both = " of both bundles" if self.shadow else ""
-        return (
-            f"mirrored requests{both} take {100 * self.mirror:g} % of each worker's time at most, "
-            f"one at a time and only while none waits"
-        )
 
 
 def check_steps(steps: Sequence[float]) -> tuple[float, ...]:
@@ -167,7 +133,7 @@ def start(
         with one_at_a_time(target.lock, report=limit.report):
             limit.report(f"asking whether {endpoint} is in a rollout")
             old_model_id, cost = _checked(target, bundle, endpoint)
-            _afforded(replace(cost, mirror=mirror, shadow=shadow), tell)
+            afforded(replace(cost, mirror=mirror, shadow=shadow), tell)
             limit.report(f"noting what {endpoint} serves until now")
             note_served(target, endpoint, target.ask(endpoint, bundle.manifest.golden.request))
             limit.report(f"uploading the candidate for {endpoint}")
@@ -176,8 +142,8 @@ def start(
                 upload(target, bundle, endpoint, limit), old_model_id, tuple(steps), hold_s,
                 allowed, mirror=mirror, shadow=shadow,
             )  # fmt: skip
-            refusals = target.refusals(plan.model_id)
             with taken_out_again(target, plan, locked=True):
+                refusals = target.refusals(plan.model_id)
                 limit.report(f"adding the candidate {plan.candidate}")
                 version = str(plan.bundle_version)
                 add_and_look(target, bundle, endpoint, plan.model_id, version=version)
@@ -220,9 +186,8 @@ def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, 
             + target.command(f"deploy BUNDLE --endpoint {endpoint}"),
             exit_code=2,
         )
-    if endpoint in listed_canaries(output):
-        raise Failure(f"'{endpoint}' has a canary route already; take it away first", exit_code=2)
     candidate = candidate_name(endpoint, version)
+    _refuse_routes(target, listed_canaries(output), endpoint, candidate)
     if candidate in listed:
         raise Failure(
             f"there is an endpoint '{candidate}' already; if it is left from a rollout that did "
@@ -233,21 +198,32 @@ def _checked(target: DeployTarget, bundle: Bundle, endpoint: str) -> tuple[str, 
     rows = target.registry().bundles(endpoint)
     if any(row.model_id == model_id and row.bundle_version == version for row in rows):
         raise Failure(f"'{endpoint}' serves bundle {version} already", exit_code=2)
-    return model_id, Cost(candidate, len(listed), _engine_bytes(bundle), _free(target))
+    return model_id, Cost(candidate, len(listed), engine_bytes(bundle), free_bytes(target))
 
 
-def _afforded(cost: Cost, tell: StepReport) -> None:
-    tell(cost.says)
-    if cost.free is not None and cost.free < cost.needed:
-        raise Failure("there is too little memory for a candidate; nothing was begun", exit_code=2)
+def _refuse_routes(
+    target: DeployTarget, routes: Mapping[str, Mapping[str, Any]], endpoint: str, candidate: str
+) -> None:
+    """Raises Failure (exit code 2) for routes that would have a part of the candidate's requests.
 
-
-def _engine_bytes(bundle: Bundle) -> int:
-    return sum(entry.size for entry in bundle.manifest.files if entry.path.startswith("model/"))
-
-
-def _free(target: DeployTarget) -> int | None:
-    return None if target.triton is None else int(psutil.virtual_memory().available)
+    One that leads to the endpoint alone is as none, and goes with the rollout.
+    """
+    own = routes.get(endpoint)
+    if own is not None and own.get("load_endpoints") != [endpoint]:
+        raise Failure(
+            f"'{endpoint}' has a canary route already; end it: "
+            f"{no_route(str(target.cli.serving_id), endpoint)}",
+            exit_code=2,
+        )
+    for name, route in routes.items():
+        prefix = route.get("load_endpoint_prefix")
+        if prefix and candidate.startswith(str(prefix)):
+            raise Failure(
+                f"canary route '{name}' takes every endpoint that begins with '{prefix}', the "
+                f"candidate {candidate} too, before it was looked at; give the route the names of "
+                "its endpoints instead",
+                exit_code=2,
+            )
 
 
 def _wait_for(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from transformer_serving.desk.clearml_tools.cli import no_route
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.finding import Finding, Findings, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import Subject
@@ -27,7 +28,7 @@ def check_services(subject: Subject) -> Findings:
         return
     found = [
         *(_unserved(service, subject) for service in services.unserved),
-        *(fault for route in services.routes for fault in _of_route(route)),
+        *_of_routes(services),
         *_of_settings(services, subject.started_with),
     ]
     yield from found or [ok("what leads to an endpoint leads to one that is there")]
@@ -59,11 +60,18 @@ def _unserved(service: Unserved, subject: Subject) -> Finding:
     )
 
 
-def _of_route(route: Route) -> Findings:
-    again = (
-        f'remove it, clearml-serving --id "$CLEARML_SERVING_TASK_ID" model remove --endpoint '
-        f"{route.endpoint}, and add it again with endpoints that are there, and weights above 0"
-    )
+def _of_routes(services: Services) -> Findings:
+    for route in services.routes:
+        yield from _of_route(route, is_endpoint=route.endpoint in services.endpoints)
+
+
+def _of_route(route: Route, *, is_endpoint: bool = False) -> Findings:
+    service = '"$CLEARML_SERVING_TASK_ID"'
+    end = f"clearml-serving --id {service} model remove --endpoint {route.endpoint}"
+    if is_endpoint:
+        # Which `model remove` would take in its place.
+        end = no_route(service, route.endpoint)
+    again = f"end it, {end}, and add it again with endpoints that are there, and weights above 0"
     if not route.leads_somewhere:
         yield warning(f"canary route {route.endpoint} leads nowhere: {_why_nowhere(route)}", again)
         return

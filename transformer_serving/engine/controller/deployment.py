@@ -99,8 +99,8 @@ class Deployment:
                 undo.callback(self._put_back, served.model, record, new.token)
                 # From here on a record holds the files, or nobody does.
                 undo.callback(self.repository.release, new.token)
-            if record is not None and self._serves_already(record, new):
-                self._rename(served, record, new)
+            if record is not None and (old := self._loaded_as(record, new)):
+                self._rename(served, record, old, new)
             else:
                 self._load(served, record, new, turn)
             undo.pop_all()
@@ -212,18 +212,27 @@ class Deployment:
             "(after a rollback: 'transformer-serving deploy')"
         )
 
-    def _serves_already(self, record: ModelRecord, new: Version) -> bool:
-        """Whether Triton has exactly this: a tag that `deploy` or a person put on the model made it
-        look like another one."""
-        old = record.current
-        same = (old.token, old.number, old.config) == (new.token, new.number, new.config)
-        return same and record.numbers <= self.triton.loaded().get(record.model, frozenset())
+    def _loaded_as(self, record: ModelRecord, new: Version) -> Version | None:
+        """The version that Triton has as exactly this: the one in service, which a tag that
+        `deploy` or a person put on the model made look like another, or the one before it."""
+        if not record.numbers <= self.triton.loaded().get(record.model, frozenset()):
+            return None
+        wanted = (new.token, new.number, new.config)
+        same = (v for v in record.versions if (v.token, v.number, v.config) == wanted)
+        return next(same, None)
 
-    def _rename(self, served: Served, record: ModelRecord, new: Version) -> None:
-        current = dataclasses.replace(new, since=record.current.since)
-        versions = (current, *record.versions[1:])
+    def _rename(self, served: Served, record: ModelRecord, old: Version, new: Version) -> None:
+        """Triton keeps what it has; of the one before, only which of them serves is another."""
+        if old is record.current:
+            new = dataclasses.replace(new, since=old.since)
+            beside = record.versions[1:]
+        else:
+            beside = in_grace(record, new, time.time(), self.grace_s)
         after = dataclasses.replace(
-            record, endpoint=served.endpoint, fingerprint=served.fingerprint, versions=versions
+            record,
+            endpoint=served.endpoint,
+            fingerprint=served.fingerprint,
+            versions=(new, *beside),
         )
         self.commit(served.model, after)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
 from transformer_serving.engine.controller.control_plane.verification import verify
@@ -19,20 +20,22 @@ from transformer_serving.engine.controller.trust import REFUSALS
 def verified_version(
     plane: ControlPlane, repository: Repository, served: Served, record: ModelRecord | None
 ) -> Version:
-    """What the endpoint asks for; its files are staged, or those of the version in service.
+    """What the endpoint asks for; its files are staged, or those of a version that is loaded: the
+    one in service, or the one before it, which a rollback within its grace asks for again.
 
     Raises REFUSALS, StorageError, and OSError for a disk that does not do its part.
     """
+    known: tuple[Version, ...] = ()
     # What is asked for again as it is may be broken here.
-    known = None
     if record is not None and record.fingerprint != served.fingerprint:
-        known = record.current
-    if known is not None and _states_its_bundle(known, served):
-        with contextlib.suppress(*REFUSALS, OSError):
-            found = _verified(plane, repository, served, known.token)
-            if found.number == known.number:
-                # These bytes are not of the upload that was asked for, where that has others.
-                return dataclasses.replace(found, content=known.content)
+        known = record.versions
+    for one in known:
+        if _states_its_bundle(one, served):
+            with contextlib.suppress(*REFUSALS, OSError):
+                found = _verified(plane, repository, served, one.token)
+                if found.number == one.number:
+                    # These bytes are not of the upload that was asked for, where that has others.
+                    return dataclasses.replace(found, content=one.content)
     token = _staged(plane, repository, served, known)
     try:
         return _verified(plane, repository, served, token)
@@ -56,18 +59,19 @@ def _verified(plane: ControlPlane, repository: Repository, served: Served, token
 
 
 def _staged(
-    plane: ControlPlane, repository: Repository, served: Served, known: Version | None
+    plane: ControlPlane, repository: Repository, served: Served, known: Sequence[Version]
 ) -> str:
-    """The token of the endpoint's files; those of the version in service when it is the same."""
-    if known is not None and not repository.has_files(served.model, known.token):
-        known = None
-    if known is not None and known.content == served.content:
-        return known.token
+    """The token of the endpoint's files; that of the `known` version which has the same."""
+    known = [one for one in known if repository.has_files(served.model, one.token)]
+    for one in known:
+        if one.content == served.content:
+            return one.token
     with plane.model(served) as copy:
         token = repository.stage(
             served.model, copy.path, served.framework, ours=copy.ours, share=copy.share
         )
-    if known is not None and repository.alike(served.model, token, known.token):
-        repository.discard(served.model, token)
-        return known.token
+    for one in known:
+        if repository.alike(served.model, token, one.token):
+            repository.discard(served.model, token)
+            return one.token
     return token

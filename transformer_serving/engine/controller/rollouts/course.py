@@ -1,4 +1,4 @@
-"""What comes next in a rollout, and the routes of each phase: pure functions of what is known.
+"""What comes next in a rollout: pure functions of what is known. The routes are in routes.py.
 
 holding a step -> ... -> holding the last -> promoting -> leaving -> over
               \\-> returning -> over
@@ -14,13 +14,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from transformer_serving.contract.rollout import (
     ABORT,
     DID_NOT_PASS,
     HOLDING,
-    LEAST_SHARE,
     LEAVING,
     NEW,
     OLD,
@@ -37,20 +35,22 @@ from transformer_serving.contract.rollout import (
     State,
 )
 from transformer_serving.engine.controller.rollouts.judgement import WELL, WORSE, judge, of_all
+from transformer_serving.engine.controller.rollouts.routes import Configuration, is_there, serving
+from transformer_serving.engine.controller.rollouts.taker import gone_s
 
 # A look costs a part of the confidence, so it waits until there is something new to see.
 _GROWTH, _AT_LEAST = 1.2, 10
 # An engine that is loaded again after a restart of Triton is not lost.
 _LOST_S = 15.0
-_PROMOTE_S = 300.0
+# Of a promotion whose engine fails to come, or which a worker does not take; and of an engine that
+# is on its way, which may be a large one's download, its proof and its load.
+_PROMOTE_S, _COMING_S = 300.0, 3600.0
 _ALL_WELL = "every figure was well"
 _UNHEARD = "not every worker has told yet that it has this step's routes"
 _ANSWERS = "answers of the candidate so far, mirrored ones included"
 _NOBODY = "no worker has told anything yet; where that stays so, a worker's log says why"
 # So long what is over is still looked after: another writer may have undone its end.
 AFTER_S = 60.0
-
-Configuration = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ class Known:
     `acked` is whether every worker that is alive has told that it has the routes of this phase, and
     told it after the last outage of ClearML; `workers` how many those are; `lost_s` for how long
     the candidate's engine has not been ready; `serves` whether the endpoint's own engine is that of
-    the new bundle by now. `endpoints` is clearml-serving's own configuration.
+    the new bundle by now, `coming` whether nothing is known to keep the one that it asks for from
+    being loaded. The slowest worker looks every `every_s` seconds. `endpoints` is clearml-serving's
+    own configuration.
     """
 
     steps: Mapping[int, Arms] = field(default_factory=dict)
@@ -68,6 +70,8 @@ class Known:
     workers: int = 0
     lost_s: float = 0.0
     serves: bool = False
+    coming: bool = False
+    every_s: float = 0.0
     endpoints: Configuration = field(default_factory=dict)
     now: float = field(default_factory=time.time)
 
@@ -84,8 +88,8 @@ def next_state(plan: Plan, state: State, known: Known) -> State:
             return _promote(plan, state, known)
         case "leaving":
             return _leave(plan, state, known)
-        case "returning" if known.acked:
-            return _to(state, OVER, known, outcome=_returned(plan, state))
+        case "returning":
+            return _return(plan, state, known)
     return state
 
 
@@ -120,6 +124,23 @@ def _held(plan: Plan, state: State, known: Known) -> State:
     return _to(state, PROMOTING, known, reason="every step was well")
 
 
+def _return(plan: Plan, state: State, known: Known) -> State:
+    """Over once nobody asks the candidate, and where the endpoint was promoted already, once it has
+    its old bundle back; a load that fails may lack what the candidate holds."""
+    is_back = serving(plan, known.endpoints) != plan.old_model_id or not known.serves
+    if not known.acked or (not is_back and known.coming and not _is_late(state, known, _COMING_S)):
+        return state
+    reason = "" if is_back else (
+        f"{state.reason}; {plan.endpoint} asks for its old bundle, and the new one answers until "
+        "that is loaded"
+    )  # fmt: skip
+    return _to(state, OVER, known, reason=reason, outcome=_returned(plan, state))
+
+
+def _is_late(state: State, known: Known, limit_s: float) -> bool:
+    return known.now - state.since > limit_s
+
+
 def _returned(plan: Plan, state: State) -> str:
     if not plan.shadow:
         return WENT_BACK
@@ -134,25 +155,15 @@ def _fault(plan: Plan, known: Known) -> str | None:
 
 
 def _changed(plan: Plan, known: Known, *ours: str) -> str | None:
-    if _serving(plan, known.endpoints) not in ours:
+    if serving(plan, known.endpoints) not in ours:
         return f"somebody else changed {plan.endpoint} meanwhile"
     return None
 
 
-def _serving(plan: Plan, endpoints: Configuration) -> str | None:
-    """The model that the endpoint's own entry names; None where it has none."""
-    model_id: str | None = endpoints.get(plan.endpoint, {}).get("model_id")
-    return model_id
-
-
-def _is_there(plan: Plan, endpoints: Configuration) -> bool:
-    """Whether the candidate's entry is there, and still names the bundle of the plan."""
-    return bool(endpoints.get(plan.candidate, {}).get("model_id") == plan.model_id)
-
-
 def _gone(plan: Plan, known: Known) -> str | None:
-    if plan.candidate not in known.endpoints:
-        return f"somebody else removed the candidate {plan.candidate}"
+    if not is_there(plan, known.endpoints):
+        did = "changed" if plan.candidate in known.endpoints else "removed"
+        return f"somebody else {did} the candidate {plan.candidate}"
     if known.lost_s > _LOST_S:
         return f"the candidate's engine has not been ready for {known.lost_s:.0f} s"
     return None
@@ -205,19 +216,22 @@ def _promote(plan: Plan, state: State, known: Known) -> State:
     if fault is not None:
         return _to(state, RETURNING, known, reason=fault)
     # Another writer may just have put the whole map back as it was before the promotion.
-    is_named = _serving(plan, known.endpoints) == plan.model_id
+    is_named = serving(plan, known.endpoints) == plan.model_id
     if known.acked and known.serves and is_named:
         return _to(state, LEAVING, known, reason=state.reason)
-    if known.now - state.since > _PROMOTE_S:
+    limit_s = max(_PROMOTE_S, gone_s(known.every_s))
+    if known.coming and not known.serves:
+        limit_s = _COMING_S
+    if _is_late(state, known, limit_s):
         missing = "not every worker took its routes" if known.serves else "it did not serve it"
-        reason = f"{plan.endpoint} was promoted, and {missing} within {_PROMOTE_S:.0f} s"
+        reason = f"{plan.endpoint} was promoted, and {missing} within {limit_s:.0f} s"
         return _to(state, RETURNING, known, reason=reason)
     return state
 
 
 def _leave(plan: Plan, state: State, known: Known) -> State:
-    if _serving(plan, known.endpoints) == plan.old_model_id:
-        if _is_there(plan, known.endpoints):
+    if serving(plan, known.endpoints) == plan.old_model_id:
+        if is_there(plan, known.endpoints):
             # `routes` writes the promotion again.
             return state
         reason = f"somebody else undid the promotion and removed or changed {plan.candidate}"
@@ -232,57 +246,3 @@ def _to(state: State, phase: str, known: Known, *, reason: str = "", outcome: st
         state, phase=phase, since=known.now, reason=reason or state.reason, outcome=outcome,
         looks=0 if fresh else state.looks, looked_at=0 if fresh else state.looked_at, well=False,
     )  # fmt: skip
-
-
-def share_of(plan: Plan, state: State) -> float:
-    """Of all requests, the candidate's."""
-    match state.phase:
-        case "holding" if not plan.shadow:
-            return plan.steps[state.step] / 100
-        case "promoting":
-            return 1.0
-    return 0.0
-
-
-def routes(
-    plan: Plan, state: State, endpoints: Configuration, canaries: Configuration
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """clearml-serving's endpoints and canaries as this phase wants them, those of others as is."""
-    ours, splits = dict(endpoints), dict(canaries)
-    if new_share := share_of(plan, state):
-        # Both keep a trace of a share: clearml-serving divides by the sum of the weights of those
-        # that are there, inside its update lock, and the other one may be removed by hand.
-        new_share = min(max(new_share, LEAST_SHARE), 1 - LEAST_SHARE)
-        splits[plan.endpoint] = {
-            "endpoint": plan.endpoint,
-            "weights": [round(1 - new_share, 6), round(new_share, 6)],
-            "load_endpoints": [plan.endpoint, plan.candidate],
-        }
-    elif plan.candidate in splits.get(plan.endpoint, {}).get("load_endpoints", ()):
-        del splits[plan.endpoint]
-    own = _serving(plan, ours)
-    is_there = _is_there(plan, ours)
-    # The old bundle beside a candidate that was taken away is a map of before, written back by a
-    # writer that had read it then; without the candidate somebody rolled back.
-    is_undone = _is_promoted(state) and is_there and own == plan.old_model_id
-    if is_undone or (state.phase == PROMOTING and plan.candidate in ours):
-        ours[plan.endpoint] = _as_itself(plan, ours[plan.candidate])
-    elif _goes_back(state) and state.before and own == plan.model_id:
-        ours[plan.endpoint] = dict(state.before)
-    if state.phase == OVER and is_there:
-        del ours[plan.candidate]
-    return ours, splits
-
-
-def _is_promoted(state: State) -> bool:
-    return state.phase == LEAVING or (state.phase == OVER and state.outcome == PROMOTED)
-
-
-def _goes_back(state: State) -> bool:
-    return state.phase == RETURNING or (state.phase == OVER and state.outcome != PROMOTED)
-
-
-def _as_itself(plan: Plan, candidate: Configuration) -> dict[str, Any]:
-    """The candidate's endpoint under the endpoint's own name, with the same code and model."""
-    own = {name: value for name, value in candidate.items() if name != "version"}
-    return {**own, "serving_url": plan.endpoint}

@@ -32,14 +32,14 @@ from transformer_serving.contract.rollout import (
     step_of,
 )
 from transformer_serving.engine.controller.control_plane.served import ControlPlane
+from transformer_serving.engine.controller.first_loads import IN_PROOF, LOADING
 from transformer_serving.engine.controller.rollouts.course import (
     AFTER_S,
     Known,
     begun,
     next_state,
-    routes,
-    share_of,
 )
+from transformer_serving.engine.controller.rollouts.routes import routes, share_of
 from transformer_serving.engine.controller.rollouts.taker import Taker
 from transformer_serving.engine.controller.rollouts.workers import Workers
 from transformer_serving.engine.controller.status import EndpointStatus
@@ -108,11 +108,12 @@ class Rollouts:
             state = self._newest(plan, states.get(plan.endpoint))
             if not self._taker.takes(plan, state, rows, self._workers.clock):
                 continue
-            was, state = state, self._next(plan, state, rows, endpoints)
+            # What a worker has told may be of what another writer has put there meanwhile.
+            holds = state is None or routes(plan, state, *wanted) == wanted
+            undone |= not holds
+            state = self._next(plan, state, rows, endpoints, holds=holds)
             taken[plan.endpoint] = replace(state, by=self._taker.own, beat=state.beat + 1)
-            routed = routes(plan, state, *wanted)
-            undone |= routed != wanted and was is not None and was.mark == state.mark
-            wanted = routed
+            wanted = routes(plan, state, *wanted)
         known = read_plans(items.get(PLANS))
         states = _kept(states, known) | taken
         self.shown = _shown(known, states)
@@ -122,7 +123,6 @@ class Rollouts:
             self._control_plane.configure({STATES: states_text(states), **changed})
             self._taken |= taken
         if undone:
-            # A worker may have taken over what another writer had put there meanwhile.
             self._workers.wait_for_all()
         # Where ClearML is away from here on, what is written has these seconds, once.
         self._workers.looked()
@@ -161,18 +161,21 @@ class Rollouts:
 
     def _next(
         self, plan: Plan, state: State | None, rows: Sequence[EndpointStatus],
-        endpoints: Mapping[str, Any],
+        endpoints: Mapping[str, Any], *, holds: bool,
     ) -> State:  # fmt: skip
         now = self._now()
         if state is None or state.id != plan.id:
             return replace(begun(plan, endpoints, now), beat_at=now)
         state = _counted(state, now, self._workers.counted_s)
+        alive = self._workers.alive(plan)
         known = Known(
             steps=_added(plan, self._workers.told(plan)),
-            acked=self._workers.all_have(plan, state, now),
-            workers=len(self._workers.alive(plan)),
+            acked=holds and self._workers.all_have(plan, state, now),
+            workers=len(alive),
             lost_s=self._lost_for(plan, rows),
             serves=_serves(plan, rows),
+            coming=_is_coming(plan, rows),
+            every_s=max((told.every_s for told in alive.values()), default=0.0),
             endpoints=endpoints,
             now=now,
         )
@@ -250,9 +253,16 @@ def _serves(plan: Plan, rows: Sequence[EndpointStatus]) -> bool:
     )
 
 
+def _is_coming(plan: Plan, rows: Sequence[EndpointStatus]) -> bool:
+    """Whether the endpoint's row tells of nothing that keeps what it asks for from being loaded."""
+    return any(
+        row.endpoint == plan.endpoint and row.reason in (None, LOADING, IN_PROOF) for row in rows
+    )
+
+
 def _kept(states: Mapping[str, State], plans: Mapping[str, Plan]) -> dict[str, State]:
     """Without those of endpoints that were removed, whose plans `remove` took out. What runs keeps
-    its own: another writer may have undone its plan, which is then written again.
+    its own, which says at which step it is: another writer may have undone its plan.
     """
     return {name: one for name, one in states.items() if name in plans or not one.is_over}
 
