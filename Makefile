@@ -14,7 +14,7 @@ BESIDE = --numprocesses=$(PROCESSES) --dist=loadfile --max-worker-restart=0
 # A test that takes longer hangs, and is named: most are done in seconds, a few in two minutes.
 SOON := -o faulthandler_timeout=600
 
-.PHONY: up libpython down status test test-quick test-failed test-stack test-by-hand test-monitoring test-compose test-clients \
+.PHONY: up installed libpython down status test test-quick test-failed test-stack test-by-hand test-monitoring test-compose test-clients \
 	test-kubernetes kubernetes-figures \
 	compose-figures screenshots dashboard-pictures \
 	example-env monitoring check check-ort check-ensemble check-vllm check-tensorrt check-gpu gpu-parcel \
@@ -299,9 +299,15 @@ lock:
 clean: down
 	rm -rf build .stack
 
+# It holds what the environment was made of: a tree that was copied once more has new times and the same
+# contents, and a machine without network can install nothing.
+MADE_OF := requirements/desk.lock requirements/carried.lock pyproject.toml
+$(VENV)/.desk: $(MADE_OF)
+	@cat $^ | cmp -s - $@ || $(MAKE) --no-print-directory installed
+
 # What is installed in place pip does not compile; where PYTHONDONTWRITEBYTECODE is set, each start would.
 # Where root has, in a container that mounts the checkout, its user cannot: it is installed all the same.
-$(VENV)/.desk: requirements/desk.lock requirements/carried.lock pyproject.toml
+installed:
 	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 to 3.13 with venv found; on Debian and' \
 		'Ubuntu: apt-get install python3-venv libpython3.11 (of 3.12: libpython3.12), or name one:' \
 		'make up PYTHON=python3.12'; exit 2; }
@@ -309,7 +315,7 @@ $(VENV)/.desk: requirements/desk.lock requirements/carried.lock pyproject.toml
 	$(BIN)/python scripts/install.py requirements/desk.lock --alone requirements/carried.lock
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -qq preprocess transformer_serving || true
-	@touch $@
+	@cat $(MADE_OF) > $(VENV)/.desk
 
 $(VENV)/.dev: $(VENV)/.desk requirements/dev.lock
 	$(BIN)/python scripts/install.py requirements/dev.lock

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scripts.gpu_parcel import unpack
 from tests.engine.triton_server import wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -252,6 +253,22 @@ def test_a_lock_that_changed_is_not_installed_under_a_stack_that_runs(
     assert _make(clone, target).splitlines()[-1] == f"did {target}"
 
 
+def test_a_tree_that_is_copied_once_more_installs_nothing(clone: Path) -> None:
+    """Its times are new. A machine without network could not."""
+    made_of = [clone / name for name in unpack.MADE_OF]
+    for number, file in enumerate(made_of):
+        file.write_text(f"{number}\n")
+    installed = clone / ".venv/.desk"
+    installed.parent.mkdir()
+    installed.write_bytes(b"".join(file.read_bytes() for file in made_of))
+    os.utime(installed, (1, 1))
+    lines = _make(clone, "-n", "check-gpu")
+    assert "benchmarks check-gpu" in lines
+    assert "install.py" not in lines
+    made_of[1].write_text("another\n")
+    assert "install.py" in _make(clone, "-n", "check-gpu")
+
+
 def test_what_cannot_be_compiled_is_installed_all_the_same(clone: Path) -> None:
     """As where root, in a container that mounts the checkout, has made the folders for it."""
     python = clone / "python"
@@ -269,5 +286,7 @@ def test_what_cannot_be_compiled_is_installed_all_the_same(clone: Path) -> None:
     # Not a mode, which root would not mind.
     (clone / "transformer_serving" / "__pycache__").touch()
     _make(clone, ".venv/.desk", f"PYTHON={python}")
-    assert (clone / ".venv/.desk").exists()
+    assert "install.py" not in _make(clone, "-n", "up")
+    os.utime(clone / ".venv/.desk", (1, 1))
+    assert "install.py" not in _make(clone, "-n", "up")
     assert list((clone / "preprocess/__pycache__").glob("one.*.pyc"))

@@ -240,6 +240,12 @@ RELIED_ON = (
         "program, without the archive around it that has pickles",
     ),
     Relied(
+        # Compiled; it is read by its stub.
+        "torch", "torch/_C/__init__.pyi", "",
+        "_cuda_endAllocateToPool(device,mempool_id)",
+        "engine/backends/torch_cuda.py: what torch leaves out where CUDA ends a recording",
+    ),
+    Relied(
         "torch", "torch/nn/attention/varlen.py", "",
         "varlen_attn(query,key,value,cu_seq_q,cu_seq_k,max_q,max_k)",
         "engine/backends/packed/operators.py: attention without padding, which torch calls a beta",

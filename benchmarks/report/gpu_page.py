@@ -14,6 +14,13 @@ NONE = "Nothing was run yet."
 _DONE = "done"
 # Of a step's name: with the model whose texts a GPU is busy with.
 _LARGE = "-large"
+# The desk asks its answers on the processor, whatever the machine has.
+ON_CPU = "onnxruntime"
+_NOT_COMPARED = (
+    "Engine torch is called as it is served. What calls TensorRT and ONNX Runtime here takes new "
+    "memory for each call and copies without pinned memory, and in Triton it is their own backends "
+    "that call them: one's row says nothing of another's."
+)
 # Beside the figures: what the engine says is slower than it might be.
 REMARKS = "remarks"
 # The engine alone that sleeps before each call, and for how long.
@@ -101,6 +108,8 @@ def _parity(done: Mapping[str, Any]) -> str:
             continue
         large = found.get("model") == LARGE.name
         engine = f"{found['engine']}, large" if large else found["engine"]
+        if engine == ON_CPU:
+            engine += ", on the CPU"
         if "refused" in found:
             rows.append([engine, found["precision"], f"refused: {found['refused']}", ""])
             continue
@@ -125,6 +134,8 @@ def _alone(done: Mapping[str, Any]) -> str:
         for name, one in found.items()
     ]
     said = "".join(_remarks(name.replace("-", " "), one) for name, one in found.items())
+    if len({name.partition("-")[0] for name in found}) > 1:
+        said += f"\n\n{_NOT_COMPARED}"
     shown = table(["engine", *calls], rows)
     return f"The engine alone, ms a call (texts a second):\n\n{shown}{said}"
 

@@ -20,6 +20,8 @@ from typing import IO, Any
 
 MANIFEST = "parcels.json"
 SCHEMA = 1
+# As in the Makefile.
+MADE_OF = ("requirements/desk.lock", "requirements/carried.lock", "pyproject.toml")
 _BLOCK = 1 << 20
 _SITE = (
     "import sysconfig; print(sysconfig.get_path('platlib')); print(sysconfig.get_path('purelib'))"
@@ -148,8 +150,9 @@ def main() -> int:
         extract(folder, manifest, Path(wheels))
         say(f"installing into {target}")
         install(python, Path(wheels), options.repository.resolve())
-    # What make takes for an environment that is there.
-    (target / ".desk").touch()
+    # By this make finds the environment there, and made of the same.
+    made_of = (options.repository / name for name in MADE_OF)
+    (target / ".desk").write_bytes(b"".join(file.read_bytes() for file in made_of))
     torch = _run([str(python), "-c", _TORCH])
     if torch.partition("+")[0] != manifest["torch"]:
         say(

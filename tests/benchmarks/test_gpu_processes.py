@@ -169,16 +169,32 @@ def test_a_need_that_cannot_be_asked_for_is_missing(
     [
         ("raise OSError('libcudnn.so.9: not there')", "this one fails: OSError: libcudnn"),
         ("import time; time.sleep(600)", "does not say within 1 s"),
-        ("print('2.11.0+cpu', False)", "this is 2.11.0+cpu"),
+        ("print('2.11.0+cpu', False, 'built')", "this is 2.11.0+cpu, built"),
     ],
 )
 def test_torch_is_asked_from_outside(code: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs, "_ASK_TORCH", code)
     monkeypatch.setattr(needs, "_LIBRARY_S", 1 if "sleep" in code else 60)
     assert said in str(needs.torch_cuda())
-    monkeypatch.setattr(needs, "_ASK_TORCH", "print('2.11.0', True)")
+    monkeypatch.setattr(needs, "_ASK_TORCH", "print('2.11.0', True, 'built')")
     monkeypatch.setattr(needs, "_LIBRARY_S", 60)
     assert needs.torch_cuda() is None
+
+
+def test_a_torch_that_sees_no_gpu_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says in passing is a warning, which nobody hears."""
+    (tmp_path / "torch.py").write_text(
+        "from types import SimpleNamespace\n"
+        "def init():\n"
+        "    raise RuntimeError('The NVIDIA driver\\non your system is too old')\n"
+        "cuda = SimpleNamespace(is_available=lambda: False, init=init)\n"
+        "version, __version__ = SimpleNamespace(cuda='13.0'), '2.13.0+cu130'\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert needs.torch_cuda() == (
+        "a torch that sees the GPU: this is 2.13.0+cu130, built for CUDA 13.0; "
+        "RuntimeError: The NVIDIA driver on your system is too old"
+    )
 
 
 def test_onnx_runtime_is_asked_to_open_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_engine_torch_is_not_measured_on_the_cpu_of_a_machine_with_a_gpu(
                 if "tensorrt" not in one.name and "large" not in one.name]  # fmt: skip
 
     smi = Smi(tmp_path, monkeypatch)
-    sees_none = "print('2.13.0+cpu', False)"
+    sees_none = "print('2.13.0+cpu', False, 'built for CUDA None')"
     monkeypatch.setattr(needs, "_ASK_TORCH", sees_none)
     for script in ("exit 0", "echo 'No devices were found'; exit 6"):
         smi.says(script)
@@ -96,7 +96,7 @@ def machine_is_asked_anew() -> Iterator[None]:
 def test_an_nvidia_smi_that_does_not_answer_is_no_machine_without_a_gpu(
     sees: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(needs, "_ASK_TORCH", f"print('2.13.0', {sees})")
+    monkeypatch.setattr(needs, "_ASK_TORCH", f"print('2.13.0', {sees}, 'built for CUDA 13.0')")
     smi = Smi(tmp_path, monkeypatch)
     smi.says("echo 'Failed to initialize NVML' >&2; exit 18")
     said = "an NVIDIA GPU: nvidia-smi ended with 18: Failed to initialize NVML"
@@ -111,7 +111,7 @@ def test_an_nvidia_smi_that_does_not_answer_is_no_machine_without_a_gpu(
 def test_a_gpu_that_torch_alone_sees_is_not_measured_as_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(needs, "_ASK_TORCH", "print('2.13.0', True)")
+    monkeypatch.setattr(needs, "_ASK_TORCH", "print('2.13.0', True, 'built for CUDA 13.0')")
     Smi(tmp_path, monkeypatch).says("exit 0")
     said = "an NVIDIA GPU: nvidia-smi names none, and torch sees one"
     assert needs.engine_torch() == said
@@ -267,6 +267,7 @@ def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
         [
             stored("parity-torch-bf16", parity),
             stored("parity-torch-fp16", {**parity, "refused": "beyond the tolerance"}),
+            stored("parity-onnxruntime-fp32", {**parity, "engine": "onnxruntime"}),
             stored("alone-torch-bf16", alone),
             stored("stack-torch", stack),
             stored("image-tensorrt", None, state=MISSING, lacks=["the image", "a GPU"]),
@@ -279,6 +280,7 @@ def test_the_page_says_what_was_run_where_and_what_was_not() -> None:
     assert "| `overload-torch` | failed | Unusable: ab |" in page
     assert "| torch | bf16 | 1.2e-02 of 3e-02 | 0.999900 |" in page
     assert "refused: beyond the tolerance" in page
+    assert "| onnxruntime, on the CPU | bf16 |" in page
     assert "| `workers-torch` | not run |" in page
     assert "| torch bf16 | 1.50 (660) |" in page
     assert (
@@ -330,6 +332,14 @@ def test_the_page_says_what_is_slower_than_it_might_be() -> None:
     assert f"\n\ntorch fp32: {line}\n" in page
     assert page.endswith(f"\n\nthe engine alone: {line}")
     assert "| engine | 1x16, padded |" in page
+
+
+def test_the_page_says_that_engines_alone_are_not_called_alike() -> None:
+    alone = {"1x16": {"mean": 1.5, "rate": 660.0}}
+    steps = [stored(f"alone-{one}", alone) for one in ("torch-bf16", "torch-fp16", "tensorrt-fp16")]
+    said = "one's row says nothing of another's."
+    assert said not in gpu_page.text(steps[:2], ["alone-torch-bf16"])
+    assert said in gpu_page.text(steps, ["alone-torch-bf16"])
 
 
 def test_the_page_says_which_parts_end_a_crowds_load() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
@@ -29,7 +30,8 @@ from transformer_serving.engine.backends import (
 )
 from transformer_serving.engine.backends.executor import RequestFailure
 from transformer_serving.engine.backends.model_settings import ModelSettings, read_settings
-from transformer_serving.engine.backends.torch_runtime import TorchRuntime
+from transformer_serving.engine.backends.packed import calls
+from transformer_serving.engine.backends.torch_runtime import CpuCalls, TorchRuntime
 
 
 def quiet(line: str) -> None:
@@ -108,6 +110,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> ModelSettings:
     )
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
     monkeypatch.setattr(torch.cuda, "graph", refused)
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda device, pool: None)
     return replace(read_settings({"max_batch_size": 8}), gpu=0)
 
 
@@ -130,6 +133,69 @@ def test_engine_torch_says_what_is_slower_on_a_gpu_than_it_might_be(
     assert raw_engine._remarks(runtime) == {"remarks": list(runtime.remarks)}
     asked = TorchRuntime(path, on_gpu, packed=False)
     assert (asked.packed, list(asked.remarks)) == (False, [])
+
+
+def test_torch_is_told_of_a_recording_that_cuda_has_ended(
+    on_gpu: ModelSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where torch has ended it, it says that there is none."""
+    told: list[Any] = []
+
+    def end(device: int, pool: Any) -> None:
+        told.append((device, pool))
+        raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end)
+    gpu = PlayedGpu(0)
+    gpu._device, gpu._pool = torch.device("cpu", 0), cast(Any, (0, 7))
+    for _ in range(usual_shapes.TIMES):
+        gpu.outputs(((1, 4),), lambda tensors: tuple(tensors), [torch.ones(1)])
+    assert told == [(0, (0, 7))]
+    assert len(gpu.remarks) == 1
+
+
+def test_padded_calls_have_all_recordings_where_packed_ones_are_refused(
+    tmp_path: Path, on_gpu: ModelSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ones = np.ones((1, 4), np.int32)
+    before: list[weakref.ref[torch_cuda.Gpu]] = []
+
+    def refused(path: Path, loaded: Any, gpu: torch_cuda.Gpu, padded: Any) -> tuple[None, str]:
+        before.append(weakref.ref(gpu))
+        for _ in range(usual_shapes.TIMES):
+            padded.run([[ones, ones]])
+        assert len(gpu.remarks) == 1
+        return None, "too far"
+
+    monkeypatch.setattr(calls, "open_packed", refused)
+    runtime = TorchRuntime(write_torch(tmp_path), on_gpu)
+    assert [one() for one in before] == [None]
+    assert list(runtime.remarks) == ["texts of a call are padded to one length: too far"]
+    for _ in range(usual_shapes.TIMES):
+        runtime.run([{"input_ids": ones, "attention_mask": ones}])
+    assert runtime.remarks[1].startswith("nothing more is recorded as a CUDA graph")
+
+
+@pytest.mark.parametrize("where", ["GPU", "CPU"])
+def test_what_a_call_took_that_failed_is_free_before_the_next(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+    left: list[bool] = []
+
+    def forward(given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        left.append(any(one() is not None for one in held))
+        taken = torch.ones(3)
+        held.append(weakref.ref(taken))
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(torch_cuda, "pinned", torch.tensor)
+    program = cast(Any, SimpleNamespace(forward=forward))
+    call = [np.ones((1, 4), np.int32)]
+    padded = torch_cuda.PaddedCalls(program, PlayedGpu(0))
+    found = (padded if where == "GPU" else CpuCalls(program)).run([call, call])
+    assert [str(one) for one in found] == ["out of memory"] * 2
+    assert left == [False] * 2
 
 
 def test_a_shape_that_there_is_no_memory_to_record_is_computed_and_costs_no_other(

@@ -26,6 +26,7 @@ from transformer_serving.engine.backends import exported_program, torch_cuda, to
 from transformer_serving.engine.backends.grouping import Layout
 from transformer_serving.engine.backends.model_settings import (
     DeviceFailed,
+    ModelError,
     ModelSettings,
     read_settings,
 )
@@ -131,6 +132,44 @@ def test_engine_torch_gives_the_words_of_cuda_on(
     wanted = rf"the GPU failed \({NO_KERNEL}\); .*install a build of PyTorch"
     with pytest.raises(DeviceFailed, match=wanted):
         initialized(path, settings)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AssertionError("Torch not compiled with CUDA enabled"),
+        RuntimeError("The NVIDIA driver on your system is too old (found version 11040)."),
+    ],
+    ids=["built for CPUs", "driver"],
+)
+def test_a_torch_that_cannot_use_the_gpu_is_named_and_not_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refused() -> None:
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "init", refused)
+    settings = replace(read_settings({"max_batch_size": 8}), gpu=0)
+    said = f"cannot use this machine's GPU ({type(error).__name__}: {error}); where Triton runs,"
+    with pytest.raises(DeviceFailed) as failed:
+        initialized(write_torch(tmp_path), settings)
+    assert f"PyTorch {torch.__version__} {said}" in str(failed.value)
+    assert "convert again" not in str(failed.value)
+
+
+def test_a_gpu_that_is_full_refuses_a_model_that_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, device: str) -> exported_program.LoadedProgram:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 90.00 MiB.")
+
+    monkeypatch.setattr(torch_runtime, "load_program", full)
+    monkeypatch.setattr(torch_cuda, "Gpu", UnfitGpu)
+    settings = replace(read_settings({"max_batch_size": 8}), gpu=0)
+    with pytest.raises(
+        ModelError, match=r"no room for this model \(CUDA out of memory.*nvidia-smi"
+    ):
+        initialized(write_torch(tmp_path), settings)
 
 
 def initialized(path: Path, settings: ModelSettings) -> Layout:

@@ -6,6 +6,9 @@ What all backends of text models have in common is in test_backends.py.
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,6 +134,21 @@ def test_a_graph_that_torch_must_not_read_is_no_model(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("torch.ops.aten.embedding.default", "torch.load"))
     with pytest.raises(ModelError, match=r"the operator 'torch\.load'.*convert again"):
         TorchRuntime(path, read_settings({}))
+
+
+def test_fp32_is_not_tf32_where_the_environment_turns_that_on() -> None:
+    """As NVIDIA's containers of PyTorch do."""
+    code = (
+        "import torch; print(torch.backends.cuda.matmul.allow_tf32)\n"
+        "from transformer_serving.engine.backends.torch_cuda import fp32_as_it_says\n"
+        "fp32_as_it_says()\n"
+        "print(torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)"
+    )
+    environment = {**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
+    asked = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert asked.stdout.split() == ["True", "False", "False"]
 
 
 def shape(texts: int, tokens: int) -> Shape:

@@ -134,8 +134,14 @@ def test_weights_that_are_one_are_stored_once(tmp_path: Path) -> None:
     table = source.vocabulary * 32 * 4
     stored = sum(one.stat().st_size for one in model.glob("*.safetensors"))
     assert path.with_name(WEIGHTS).stat().st_size < stored + table / 2
-    names = tuple(tensor.name for tensor in load_program(path).program.inputs)
+    loaded = load_program(path)
+    names = tuple(tensor.name for tensor in loaded.program.inputs)
     assert names[-2:] == ("mask_positions", "candidates")
+    assert loaded.program.same
+    # Of a device too: 'meta' is one without memory.
+    for held in (loaded.module.state_dict(), load_program(path, "meta").module.state_dict()):
+        memory = {tensor.untyped_storage()._cdata for tensor in held.values()}
+        assert len(memory) == len(held) - len(loaded.program.same)
 
 
 def test_a_model_that_cannot_be_exported_says_why_and_what_would_work(

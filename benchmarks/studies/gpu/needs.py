@@ -26,7 +26,18 @@ Need = Callable[[], str | None]
 _SMI_S = 60
 _DOCKER_S = 30
 _LIBRARY_S = 120
-_ASK_TORCH = "import torch; print(torch.__version__, torch.cuda.is_available())"
+# Why torch sees none it says where it is told to begin, and else as a warning.
+_ASK_TORCH = """
+import torch
+sees = torch.cuda.is_available()
+why = f"built for CUDA {torch.version.cuda}"
+if not sees:
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        why += f"; {type(error).__name__}: {' '.join(str(error).split())}"
+print(torch.__version__, sees, why)
+"""
 # A graph of one node that gives what it gets.
 _ASK_ONNX = """
 from onnx import TensorProto, helper
@@ -62,10 +73,10 @@ def torch_cuda() -> str | None:
         return missing
     wanted = "a torch that sees the GPU"
     try:
-        version, sees = _asked(_ASK_TORCH).split()
+        version, sees, why = _asked(_ASK_TORCH).split(maxsplit=2)
     except _Unfit as error:
         return f"{wanted}: {error}"
-    return None if sees == "True" else f"{wanted}: this is {version}"
+    return None if sees == "True" else f"{wanted}: this is {version}, {why}"
 
 
 class _Unfit(Exception):

@@ -65,7 +65,10 @@ def load_program(path: Path, device: str = "cpu") -> LoadedProgram:
     """`path` is program.json, its weights lie beside it. Raises ContractError for a graph that is
     none of ours, and what torch and safetensors raise."""
     program = read_program(path.read_bytes(), path.name)
-    stored = load_file(path.with_name(WEIGHTS))
+    # Moved before they have their names: of two names for one tensor each would become a copy.
+    stored = {
+        name: tensor.to(device) for name, tensor in load_file(path.with_name(WEIGHTS)).items()
+    }
     state, constants = _tensors(program, stored)
     exported = deserialize(
         SerializedArtifact(

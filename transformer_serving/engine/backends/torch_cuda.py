@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transformer_serving.contract.error_line import first_line, in_ascii
+from transformer_serving.contract.error_line import first_line, in_ascii, named_line
 from transformer_serving.engine.backends.exported_program import Call, LoadedProgram, Outputs
-from transformer_serving.engine.backends.model_settings import DeviceFailed
+from transformer_serving.engine.backends.model_settings import DeviceFailed, ModelError
 from transformer_serving.engine.backends.usual_shapes import Shape, UsualShapes
 
 Tensors = tuple[torch.Tensor, ...]
@@ -44,11 +44,10 @@ class Gpu:
     """
 
     def __init__(self, number: int) -> None:
+        _initialize()
         self._device = torch.device("cuda", number)
         torch.cuda.set_device(self._device)
-        # fp32 is what it says; matrix products are without tf32 by torch's own default.
-        cudnn: Any = torch.backends.cudnn
-        cudnn.set_flags(_allow_tf32=False)
+        fp32_as_it_says()
         stream: Any = torch.cuda.Stream
         self._stream = stream(self._device)
         self._pool = torch.cuda.graph_pool_handle()
@@ -104,9 +103,17 @@ class Gpu:
             # A model that asks the GPU for a value on the way cannot be recorded, and CUDA says so
             # by an error that ends with the recording. Any other one is met again in `work`.
             self._shapes.give_up()
+            self._end_recording()
             self.remark(f"nothing more is recorded as a CUDA graph: {error}")
             return
         self._recorded[shape] = _Recorded(graph, places, outputs)
+
+    def _end_recording(self) -> None:
+        """torch does not where CUDA has: on a full GPU it would then give back nothing of what it
+        keeps for later calls."""
+        # So it says where it has.
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
 
 
 class PaddedCalls:
@@ -134,7 +141,30 @@ class PaddedCalls:
         except torch.AcceleratorError:
             raise
         except RuntimeError as error:
-            return error
+            # Without its frames, which hold what the failed call took on the device.
+            return error.with_traceback(None)
+
+
+def _initialize() -> None:
+    begin: Any = torch.cuda.init
+    try:
+        begin()
+    except torch.AcceleratorError:
+        raise
+    # A build for CPUs says so by an AssertionError, one that the driver is too old for by another.
+    except Exception as error:
+        raise DeviceFailed(
+            f"PyTorch {torch.__version__} cannot use this machine's GPU "
+            f"({in_ascii(named_line(error))}); where Triton runs, install a build of it for CUDA "
+            "that the driver there takes"
+        ) from None
+
+
+def fp32_as_it_says() -> None:
+    """Without tf32, which NVIDIA's containers of PyTorch turn on by a variable."""
+    torch.set_float32_matmul_precision("highest")
+    cudnn: Any = torch.backends.cudnn
+    cudnn.set_flags(_allow_tf32=False)
 
 
 def pinned(array: NDArray[Any]) -> torch.Tensor:
@@ -155,4 +185,12 @@ def device_failed(error: torch.AcceleratorError) -> DeviceFailed:
     return DeviceFailed(
         f"the GPU failed ({said}); where it fails at every load, install a build of PyTorch with "
         f"kernels for this GPU in place of {torch.__version__}, or see what `dmesg` says of the GPU"
+    )
+
+
+def memory_full(error: torch.OutOfMemoryError) -> ModelError:
+    said = in_ascii(first_line(error))
+    return ModelError(
+        f"the GPU's memory has no room for this model ({said}); see with `nvidia-smi` what has it, "
+        "and serve fewer models on this GPU"
     )

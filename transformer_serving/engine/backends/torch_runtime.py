@@ -25,7 +25,6 @@ from transformer_serving.engine.backends.exported_program import (
 )
 from transformer_serving.engine.backends.grouping import Arrays
 from transformer_serving.engine.backends.model_settings import (
-    DeviceFailed,
     ModelError,
     ModelSettings,
     TensorSpec,
@@ -48,7 +47,8 @@ class CpuCalls:
                 # Copied: Triton's memory may not be written to, and torch has no such tensors.
                 found = self._program.forward([torch.tensor(array) for array in arrays])
             except (RuntimeError, IndexError) as error:
-                return error
+                # Without its frames, which hold what the failed call took of memory.
+                return error.with_traceback(None)
             return [output.numpy() for output in found]
 
 
@@ -66,26 +66,37 @@ class Opened:
 def open_calls(path: Path, gpu: int | None, *, packed: bool = True) -> Opened:
     """The program, and what calls it on that GPU, on the CPU for None.
 
-    Without `packed` texts are padded where they need not be. Raises DeviceFailed.
+    Without `packed` texts are padded where they need not be. Raises ModelError where the GPU cannot
+    be used, or is full.
     """
     if gpu is None:
         program = load_program(path)
         return Opened(program, CpuCalls(program), packed=False, remarks=())
-    from transformer_serving.engine.backends.packed.calls import open_packed
-    from transformer_serving.engine.backends.torch_cuda import Gpu, PaddedCalls, device_failed
+    from transformer_serving.engine.backends import torch_cuda
 
     try:
-        program = load_program(path, f"cuda:{gpu}")
-        device = Gpu(gpu)
+        return _opened(path, gpu, packed)
+    except torch.OutOfMemoryError as error:
+        raise torch_cuda.memory_full(error) from None
     except torch.AcceleratorError as error:
-        raise device_failed(error) from None
-    padded = PaddedCalls(program, device)
-    calls = None
+        raise torch_cuda.device_failed(error) from None
+
+
+def _opened(path: Path, gpu: int, packed: bool) -> Opened:
+    from transformer_serving.engine.backends.packed.calls import open_packed
+    from transformer_serving.engine.backends.torch_cuda import Gpu, PaddedCalls
+
+    device = Gpu(gpu)
+    program = load_program(path, f"cuda:{gpu}")
     if packed:
-        calls, reason = open_packed(path, program, device, padded)
-        if calls is None:
-            device.remark(f"texts of a call are padded to one length: {in_ascii(reason)}")
-    return Opened(program, calls or padded, packed=calls is not None, remarks=device.remarks)
+        calls, reason = open_packed(path, program, device, PaddedCalls(program, device))
+        if calls is not None:
+            return Opened(program, calls, packed=True, remarks=device.remarks)
+        # What was recorded on the way is of no use to padded calls: they begin with none of it.
+        device = Gpu(gpu)
+        torch.cuda.empty_cache()
+        device.remark(f"texts of a call are padded to one length: {in_ascii(reason)}")
+    return Opened(program, PaddedCalls(program, device), packed=False, remarks=device.remarks)
 
 
 class TorchRuntime:
@@ -97,7 +108,7 @@ class TorchRuntime:
             torch.set_num_threads(settings.threads)
         try:
             opened = open_calls(path, settings.gpu, packed=packed)
-        except DeviceFailed:
+        except ModelError:
             raise
         except ContractError as error:
             raise ModelError(str(error)) from None
