@@ -70,9 +70,9 @@ def _silent(address: str, answer: Answer, subject: Subject) -> Finding:
     own = subject.record is not None and not is_named
     if answer.status == 0 and own:
         why = f"Triton does not run at {address}"
-        if subject.running or subject.silent:
-            return failure(why, f"see '{command_line('logs triton', subject.state)}'")
-        return skipped(f"{why}; start it: {command_line('up', subject.state)}")
+        if subject.absence is not None:
+            return skipped(f"{why}; {subject.absence.fix}")
+        return failure(why, f"see '{command_line('logs triton', subject.state)}'")
     if answer.unresolved and subject.from_file and "." not in address:
         if not is_named:
             return skipped(

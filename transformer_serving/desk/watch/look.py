@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.desk import http
-from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import stack
+from transformer_serving.desk.local.leftovers import absence
 from transformer_serving.desk.local.record import LOOPBACK, StackRecord, load_record
 from transformer_serving.desk.watch.counters import Page, read_page
 
@@ -38,12 +38,18 @@ class Look:
         return bool(self.status and self.status["running"])
 
     @property
+    def word(self) -> str:
+        if self.status and self.status["left_behind"]:
+            return "left behind"
+        return "up" if self.running else "down"
+
+    @property
     def endpoints(self) -> list[dict[str, Any]]:
         return self.status["endpoints"] if self.status else []
 
     def ill_parts(self) -> list[str]:
         """A line for each part that is not well."""
-        parts = self.status["parts"] if self.status and self.running else []
+        parts = self.status["parts"] if self.status and self.word != "down" else []
         return [f"{part['name']}: {part['health']}" for part in parts if part["health"] != "ok"]
 
 
@@ -58,8 +64,7 @@ def look_at(state: Path) -> Look:
     except Failure as failure:
         return Look(now, None, None, str(failure))
     if not status["running"]:
-        down = f"the stack is down; '{command_line('up', state)}' starts it"
-        return Look(now, status, None, down)
+        return Look(now, status, None, str(absence(state)))
     try:
         return Look(now, status, figures_of(record), None)
     except Failure as failure:
