@@ -20,6 +20,7 @@ from preprocess.windows import Windows
 from tests.preprocess.answers.families import FAMILIES, MAX_LENGTH
 from tests.preprocess.answers.served import Served, endpoint_of, serve
 from tests.preprocess.answers.test_sentence_models import embedding
+from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.heads import HEADS, TASKS
@@ -507,6 +508,34 @@ def test_no_windows_count_that_are_refused() -> None:
     endpoint = served(task)
     request = read_body(body, endpoint.task, endpoint.endpoint.limits)
     assert request.characters < 2840 + endpoint.endpoint.limits.max_tokens
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "text-classification", "token-classification", "fill-mask", "zero-shot-classification",
+        "feature-extraction", "sentence-embedding",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("field", ["text", "inputs"])
+def test_of_several_texts_the_one_that_is_too_long_is_told(task: str, field: str) -> None:
+    """By its place: nobody else knows how many tokens each of them has."""
+    endpoint = served(task)
+    more = {"candidate_labels": ["a"]} if task.startswith("zero") else {}
+    long = f"[MASK] {LONG}"
+    error = outcome(endpoint, {field: ["[MASK] a", long], "truncate": False, "parameters": more})
+    assert (error.kind.code, error.field) == ("too_large", field)
+    assert error.message.startswith("text 2 of 2 has more tokens than the model takes; ")
+    error = outcome(endpoint, {field: long, "truncate": False, "parameters": more})
+    assert (error.kind.code, error.field) == ("too_large", field)
+    assert error.message.startswith("a text has more tokens than the model takes; ")
+
+
+def test_a_time_that_is_none_is_shown_with_its_bounds() -> None:
+    for got in (0, MAX_TIMEOUT_MS + 1):
+        error = outcome(served("fill-mask"), {"text": "[MASK]", "timeout_ms": got})
+        assert (error.kind.code, error.field, error.got) == ("invalid_field", "timeout_ms", got)
+        assert f"from 1 to {MAX_TIMEOUT_MS}" in error.message
 
 
 def test_too_many_pairs_are_refused_before_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
