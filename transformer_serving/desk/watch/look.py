@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.desk import http
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import stack
 from transformer_serving.desk.local.leftovers import absence
@@ -81,8 +82,8 @@ def figures_of(record: StackRecord) -> Page:
         raise Failure(f"no figures: {address}/metrics does not answer: {error}") from error
     if answer.status in (http.UNAUTHORIZED, http.FORBIDDEN):
         raise Failure(
-            "no figures: the gateway takes a key for them, made by 'transformer-serving keys add "
-            f"NAME --metrics': give it in {http.METRICS_KEY_VARIABLE}"
+            "no figures: the gateway takes a key for them, made by "
+            f"'{command_line('keys add NAME --metrics')}': give it in {http.METRICS_KEY_VARIABLE}"
         )
     try:
         if answer.status != 200:
