@@ -1,10 +1,17 @@
 # The whole project from a fresh clone: `make up`, `make test`, `make down`.
-# Python 3.11 to 3.13 with venv is needed; name another one with PYTHON=python3.12.
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
-	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
-	2>/dev/null && { echo $$p; break; }; done)
+# Python 3.11 to 3.13 with venv is needed; name another one with PYTHON=python3.12, and what is there is
+# installed again for that.
 VENV := .venv
 BIN := $(VENV)/bin
+SERVES := -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))'
+# Where nobody names one, an installation that was begun goes on with its own.
+PYTHON ?= $(shell for p in $(BIN)/python python3 python3.13 python3.12 python3.11; do \
+	$$p $(SERVES) 2>/dev/null && { echo $$p; break; }; done)
+VERSION := -c 'import sys; print(sys.version_info)' 2>/dev/null
+# Than that of the environment that is there: whichever makes that again, venv leaves it its Python.
+IS_OTHER = $(shell test "$$($(PYTHON) $(VERSION))" = "$$($(BIN)/python $(VERSION))" || echo other)
+# Asked at each make only where one is named.
+OTHER := $(if $(filter-out file,$(origin PYTHON)),$(IS_OTHER))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # In three processes, as each of them waits for servers a good part of its time: on two cores 82 % of
 # these are used, with two processes 71. tests/conftest.py says what shares one. Where one is lost, so are
@@ -18,7 +25,7 @@ SOON := -o faulthandler_timeout=600
 	test-kubernetes kubernetes-figures \
 	compose-figures screenshots dashboard-pictures \
 	example-env monitoring check check-ort check-ensemble check-vllm check-tensorrt check-gpu gpu-parcel \
-	compare-table compare-int8 compare-hints \
+	compare-table compare-int8 compare-hints other-python \
 	lint format \
 	types types-all types-oldest imports pages docs fuzz soak soak-streams lock reliability reliability-demo models language-models \
 	check-processors check-upgrade \
@@ -64,14 +71,15 @@ help:
 	@echo 'make check-ensemble  raw text through the ensemble of a plain Triton'
 	@echo 'make check-vllm  the tensors of the vLLM backend through the real tritonserver'
 	@echo 'make lock    renew the pins in requirements/'
-	@echo 'make clean   remove build products and the stack with its data'
+	@echo 'make clean   remove build products and the stack with its data; $(VENV) stays'
 
 up: libpython $(VENV)/.desk
 	$(BIN)/transformer-serving up --demo
 
 # Said before gigabytes are installed; of an environment that is there `up` itself says it.
 libpython:
-	@test -e $(VENV)/.desk || test -z "$(PYTHON)" || $(PYTHON) -m transformer_serving.engine.libpython
+	@$(if $(OTHER),false,test -e $(VENV)/.desk) || test -z "$(PYTHON)" || \
+		$(PYTHON) -m transformer_serving.engine.libpython
 
 # By what is installed, also where a lock has changed since: the stack that runs has been started with
 # that. Where nothing is, another installation may have started one, whose data stay.
@@ -302,16 +310,17 @@ clean: down
 # It holds what the environment was made of: a tree that was copied once more has new times and the same
 # contents, and a machine without network can install nothing.
 MADE_OF := requirements/desk.lock requirements/carried.lock pyproject.toml
-$(VENV)/.desk: $(MADE_OF)
-	@cat $^ | cmp -s - $@ || $(MAKE) --no-print-directory installed
+$(VENV)/.desk: $(MADE_OF) $(if $(OTHER),other-python)
+	@$(if $(OTHER),false,cat $(MADE_OF) | cmp -s - $@) || $(MAKE) --no-print-directory installed
 
 # What is installed in place pip does not compile; where PYTHONDONTWRITEBYTECODE is set, each start would.
 # Where root has, in a container that mounts the checkout, its user cannot: it is installed all the same.
 installed:
-	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 to 3.13 with venv found; on Debian and' \
+	@test -n "$(PYTHON)" && $(PYTHON) $(SERVES) 2>/dev/null || { \
+		echo 'error: $(if $(PYTHON),$(PYTHON) is,there is) no Python 3.11 to 3.13 with venv; on Debian and' \
 		'Ubuntu: apt-get install python3-venv libpython3.11 (of 3.12: libpython3.12), or name one:' \
-		'make up PYTHON=python3.12'; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+		'make up PYTHON=python3.12' >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV) $(if $(IS_OTHER),--clear)
 	$(BIN)/python scripts/install.py requirements/desk.lock --alone requirements/carried.lock
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -qq preprocess transformer_serving || true

@@ -70,10 +70,16 @@ class Parameter:
                 f"parameter '{self.name}' must be {self.kind.wanted}",
                 field=self.name,
                 limit=self.kind.limit,
-                # JSON's numbers end nowhere, those of the answer at 64 bits.
-                got=value if type(value) is int and abs(value) < 2**63 else kind_of(value),
+                got=told(value),
             )
         return value
+
+
+def told(value: Any) -> int | str:
+    """What a refusal says that it found: a whole number, as a bound may be just beside it, else the
+    kind."""
+    # JSON's numbers end nowhere, those of the answer at 64 bits.
+    return value if type(value) is int and abs(value) < 2**63 else kind_of(value)
 
 
 def read_parameters(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from preprocess.body_form import BodyForm, TextField
-from preprocess.parameters import CHARACTERS_A_TEXT, Parameter, Parameters, is_unicode
+from preprocess.parameters import CHARACTERS_A_TEXT, Parameter, Parameters, is_unicode, told
 from preprocess.raw_body import no_json, text_of
 from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.contract.endpoint import Limits
@@ -31,6 +31,11 @@ class Request(NamedTuple):
     timeout_s: float | None
     truncate: bool | None
     objects: bool = False
+
+    @property
+    def text_field(self) -> str:
+        """The field of its texts, of a task that has one such field."""
+        return "inputs" if self.pipeline_shape and not self.objects else "text"
 
     @property
     def characters(self) -> int:
@@ -282,7 +287,7 @@ def read_timeout(body: Mapping[str, Any]) -> float | None:
             f"field 'timeout_ms' must be whole milliseconds from 1 to {MAX_TIMEOUT_MS}",
             field="timeout_ms",
             limit=MAX_TIMEOUT_MS,
-            got=kind_of(value),
+            got=told(value),
         )
     return value / 1000
 

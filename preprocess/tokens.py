@@ -62,9 +62,13 @@ class Tokenizer:
         self._tokens = tokens
 
     def encode(
-        self, inputs: Sequence[Input], truncate: bool | None, limits: Limits
+        self,
+        inputs: Sequence[Input],
+        truncate: bool | None,
+        limits: Limits,
+        field: str | None = None,
     ) -> list[Encoded]:
-        """Token ids of each text or pair in order.
+        """Token ids of each text or pair in order; `field` is the one that all of them are of.
 
         Raises ServingError `too_large` when a text is longer than the model takes and truncation
         was not asked for, or when all texts together are too many tokens; `impossible` when a text
@@ -74,9 +78,10 @@ class Tokenizer:
             encodings = self._cut(inputs)
         else:
             encodings = self._encoded(inputs)
-            for given, encoding in zip(inputs, encodings, strict=True):
+            for at, (given, encoding) in enumerate(zip(inputs, encodings, strict=True)):
                 if windows := encoding.overflowing:
-                    raise too_long(self._tokens.max_length, self._length(given, encoding, windows))
+                    got = self._length(given, encoding, windows)
+                    raise too_long(self._tokens.max_length, got, field, at, len(inputs))
         rows = [Encoded(encoding.ids, encoding.type_ids) for encoding in encodings]
         check_rows(rows, limits, self.known_ids)
         return rows
@@ -134,13 +139,17 @@ class Tokenizer:
         return size
 
 
-def too_long(limit: int, got: int, *, strides: bool = False) -> ServingError:
-    """The refusal of a text that does not fit into the model; `strides` that the task reads one in
-    windows where it is asked to."""
+def too_long(
+    limit: int, got: int, field: str | None, at: int, count: int, *, strides: bool = False
+) -> ServingError:
+    """The refusal of a text that does not fit into the model, the one `at` of `count` of a field
+    where that is known; `strides` that the task reads one in windows where it is asked to."""
+    which = "a text" if field is None or count == 1 else f"text {at + 1} of {count}"
     more = ", or the parameter stride, which reads it to its end" if strides else ""
     return ServingError(
         "too_large",
-        f"a text has more tokens than the model takes; shorten it or send truncate{more}",
+        f"{which} has more tokens than the model takes; shorten it or send truncate: true{more}",
+        field=field,
         limit=limit,
         got=got,
     )

@@ -40,7 +40,8 @@ Every error of ours has the same JSON body:
 ```
 
 `field`, `limit` and `got` are null where they do not apply. No error repeats anything of the
-request but a whole number that its parameter does not take, as `got`: one out of its bounds, say.
+request but a whole number that its parameter or `timeout_ms` does not take, as `got`: one out of
+its bounds, say.
 Every answer of the gateway, errors included, has `x-request-id` and `server-timing`. What is no
 HTTP, or a head that is too large or too slow, is refused before it: 400, 408 or 431 without them.
 

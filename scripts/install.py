@@ -23,17 +23,20 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Queue
+from queue import Empty, Queue
 
 AT_A_TIME = 4
 _INSTALL = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install")
 # A file of a local folder is processed, others are collected.
 _PLAIN = ("--progress-bar=off",)
 _ADDS = ("Collecting ", "Downloading ", "  Downloading ", "Installing ", "Successfully ")
-_FETCHES = ("Collecting ", "Processing ", "Requirement already satisfied: ")
+# What a pip says of one package before it fetches that, and of all when it has them.
+_BEGINS = ("Collecting ", "Processing ", "Requirement already satisfied: ")
+_HAS_ALL = "Installing collected packages: "
 
 
 def say(text: str) -> None:
@@ -48,21 +51,28 @@ class Progress:
     """One line that is renewed on a terminal; elsewhere a line whenever a pip has ended."""
 
     packages: int
+    begun: int = 0
     fetched: int = 0
     installed: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _since: float = field(default_factory=time.monotonic)
 
-    def add(self, *, fetched: int = 0, installed: int = 0) -> None:
+    def add(self, *, begun: int = 0, fetched: int = 0, installed: int = 0) -> None:
         with self._lock:
+            self.begun += begun
             self.fetched += fetched
             self.installed += installed
             if sys.stdout.isatty():
-                say(f"\r{self}")
+                # Seconds, as a large package takes minutes in which nothing else changes.
+                say(f"\r{self}, {time.monotonic() - self._since:.0f} s")
             elif installed:
                 say(f"{self}\n")
 
     def __str__(self) -> str:
-        return f"packages: {self.fetched} of {self.packages} fetched, {self.installed} installed"
+        return (
+            f"packages: {self.begun} of {self.packages} begun, {self.fetched} fetched, "
+            f"{self.installed} installed"
+        )
 
 
 class Pip:
@@ -95,12 +105,16 @@ class Pip:
     def _read(self) -> None:
         assert self.process.stdout is not None
         try:
+            to_fetch = len(self._rows)
             for line in self.process.stdout:
                 self.said.append(line)
-                if line.startswith(_FETCHES):
-                    self._progress.add(fetched=1)
+                if line.startswith(_BEGINS):
+                    self._progress.add(begun=1)
+                elif line.startswith(_HAS_ALL):
+                    self._progress.add(fetched=to_fetch)
+                    to_fetch = 0
             if self.process.wait() == 0:
-                self._progress.add(installed=len(self._rows))
+                self._progress.add(fetched=to_fetch, installed=len(self._rows))
             elif self.process.returncode < 0:
                 self.said.append(f"pip was ended by signal {-self.process.returncode}\n")
         finally:
@@ -140,7 +154,7 @@ def install(parts: Sequence[Sequence[str]]) -> int:
             for at, rows in enumerate(parts):
                 pips.append(Pip(rows, Path(folder, f"{at}.lock"), progress, ended))
             for _ in parts:
-                pip = ended.get()
+                pip = _next_of(ended, progress)
                 if pip.process.returncode:
                     sys.stderr.write("\n" + "".join(pip.said))
                     return pip.process.returncode
@@ -150,6 +164,14 @@ def install(parts: Sequence[Sequence[str]]) -> int:
     if sys.stdout.isatty():
         say("\n")
     return 0
+
+
+def _next_of(ended: Queue[Pip], progress: Progress) -> Pip:
+    while True:
+        try:
+            return ended.get(timeout=1)
+        except Empty:
+            progress.add()
 
 
 def complete(lock: Path) -> int:

@@ -101,7 +101,7 @@ def test_all_are_there_and_what_they_want_beside(
         done = _install(python, wheels, lock, "--alone", str(alone))
         assert done.returncode == 0, done.stderr
         said = done.stdout.splitlines()
-        assert "packages: 7 of 7 fetched, 7 installed" in said
+        assert "packages: 7 of 7 begun, 7 fetched, 7 installed" in said
         assert (f"Successfully installed {PLATFORMS}-1.0" in said) == adds
     assert all(_importable(python, name) for name in (*NAMES, "willow", PLATFORMS))
     assert not _importable(python, UNWANTED)
@@ -267,6 +267,50 @@ def test_a_tree_that_is_copied_once_more_installs_nothing(clone: Path) -> None:
     assert "install.py" not in lines
     made_of[1].write_text("another\n")
     assert "install.py" in _make(clone, "-n", "check-gpu")
+
+
+def _played(clone: Path, version: str) -> Path:
+    """A Python that makes environments of itself, as venv does: what is there stays unless it is
+    cleared."""
+    python = clone / f"python{version}"
+    python.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in\n'
+        '*--clear) rm -r "$3/bin" ;;\n'
+        "esac\n"
+        'case "$*" in\n'
+        '"-m venv "*) mkdir -p "$3/bin"; test -e "$3/bin/python" || cp "$0" "$3/bin/python" ;;\n'
+        f"*version_info*) case $* in *print*) echo {version} ;; "
+        f"*) test {version} != 3.10 ;; esac ;;\n"
+        f'"-m transformer_serving.engine.libpython") echo looked for that of {version} ;;\n'
+        "esac\n"
+    )
+    python.chmod(0o755)
+    return python
+
+
+def test_another_python_that_is_named_is_installed_for(clone: Path) -> None:
+    """Also where everything is installed, and where an installation for one was broken off."""
+    older, newer = _played(clone, "3.12"), _played(clone, "3.13")
+    _make(clone, "libpython", ".venv/.desk", f"PYTHON={older}")
+    in_use = clone / ".venv/bin/python"
+    assert in_use.read_text() == older.read_text()
+    assert "install.py" not in _make(clone, "libpython", ".venv/.desk", f"PYTHON={older}")
+    assert "install.py" not in _make(clone, "libpython", ".venv/.desk")
+    said = _make(clone, "libpython", ".venv/.desk", f"PYTHON={newer}")
+    assert "looked for that of 3.13" in said
+    assert "install.py" in said
+    assert in_use.read_text() == newer.read_text()
+    (clone / ".venv/.desk").unlink()
+    assert "looked for that of 3.13" in _make(clone, "libpython", ".venv/.desk")
+    assert in_use.read_text() == newer.read_text()
+
+
+def test_a_python_that_is_too_old_is_refused_before_anything_is_made(clone: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        _make(clone, ".venv/.desk", f"PYTHON={_played(clone, '3.10')}")
+    assert "python3.10 is no Python 3.11 to 3.13 with venv" in failed.value.stderr
+    assert not (clone / ".venv").exists()
 
 
 def test_what_cannot_be_compiled_is_installed_all_the_same(clone: Path) -> None:

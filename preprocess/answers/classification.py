@@ -123,7 +123,9 @@ class TextClassification:
         truncate = request.truncate
         if truncate is None:
             truncate = request.parameters.truncation
-        encoded = tokenizer.encode(inputs, truncate, self._limits)
+        encoded = tokenizer.encode(
+            inputs, truncate, self._limits, request.text_field if request.pairs is None else None
+        )
         return Work(request, encoded, pieces=written // LABELS_A_PIECE)
 
     def _written(self, request: Request) -> int:

@@ -200,7 +200,7 @@ class SentenceEmbedding:
 
     def encode(self, request: Request, tokenizer: Tokenizer) -> Work:
         texts = prompted(request.texts, request.parameters.prompt)
-        encoded = tokenizer.encode(texts, request.truncate, self._limits)
+        encoded = tokenizer.encode(texts, request.truncate, self._limits, request.text_field)
         written = len(encoded) * (request.parameters.dimensions or self._embedding.dimensions)
         pieces = written // _NUMBERS_A_PIECE + self._room.pieces(encoded)
         return Work(request, encoded, pieces=pieces)
@@ -252,7 +252,7 @@ class FeatureExtraction:
         if truncate is None:
             truncate = request.parameters.truncation
         texts = prompted(request.texts, request.parameters.prompt)
-        encoded = tokenizer.encode(texts, truncate, self._limits)
+        encoded = tokenizer.encode(texts, truncate, self._limits, request.text_field)
         return Work(request, encoded, pieces=self._room.numbers(encoded) // _NUMBERS_A_PIECE)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:

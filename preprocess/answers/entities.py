@@ -142,14 +142,19 @@ class TokenClassification:
     def encode(self, request: Request, windows: Windows) -> Work:
         total = TokenTotal(self._limits, self._tokens.known_ids)
         texts, rows = [], []
-        for piece in windows.pieces(request.texts):
-            texts.append(self._windows(piece, request, windows, total))
+        for at, piece in enumerate(windows.pieces(request.texts)):
+            texts.append(self._windows(at, piece, request, windows, total))
             rows += [total.add(row) for row in rows_of(texts[-1])]
         context = Context(texts, WordReader(windows, self._tokens.unk_id))
         return Work(request, rows, context, total.tokens)
 
     def _windows(
-        self, piece: tokenizers.Encoding, request: Request, windows: Windows, total: TokenTotal
+        self,
+        at: int,
+        piece: tokenizers.Encoding,
+        request: Request,
+        windows: Windows,
+        total: TokenTotal,
     ) -> list[tokenizers.Encoding]:
         """Where windows are asked for, all; else the first, if the text may be cut."""
         stride = request.parameters.stride
@@ -168,7 +173,8 @@ class TokenClassification:
                 )
             return list(map(windows.join, windows.cut(piece, room, stride, total)))
         if not (self._tokens.truncate if request.truncate is None else request.truncate):
-            raise too_long(longest, longest - room + len(piece), strides=True)
+            got, count = longest - room + len(piece), len(request.texts)
+            raise too_long(longest, got, request.text_field, at, count, strides=True)
         return [windows.join(windows.first(piece, room))]
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:

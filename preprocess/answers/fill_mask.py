@@ -113,7 +113,7 @@ class FillMask:
         targets = None
         if parameters.targets is not None:
             targets = self._target_ids(parameters.targets, tokenizer)
-        rows = tokenizer.encode(request.texts, request.truncate, self._limits)
+        rows = tokenizer.encode(request.texts, request.truncate, self._limits, request.text_field)
         positions = [
             [at for at, token in enumerate(row.ids) if token == self._masks.mask_id] for row in rows
         ]

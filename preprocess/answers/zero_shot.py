@@ -122,7 +122,7 @@ class ZeroShotClassification:
         special = windows.special_tokens(pair=True)
         rooms = [self._tokens.max_length - special - len(asked) for asked in hypotheses]
         # All of them, before one is made: a refusal must cost little.
-        total.check(sum(self._sizes(premises, rooms, truncate)))
+        total.check(sum(self._sizes(premises, rooms, truncate, request.text_field)))
         rows = [
             total.add(row)
             for premise in premises
@@ -135,16 +135,22 @@ class ZeroShotClassification:
         return Work(request, rows, pieces=pieces)
 
     def _sizes(
-        self, premises: Sequence[tokenizers.Encoding], rooms: Sequence[int], truncate: bool
+        self,
+        premises: Sequence[tokenizers.Encoding],
+        rooms: Sequence[int],
+        truncate: bool,
+        field: str,
     ) -> Iterator[int]:
         """The tokens of each pair, given the room that each hypothesis leaves. Raises ServingError
         `too_large` where a premise does not fit, and is not to be cut or has no room.
         """
         longest = self._tokens.max_length
-        for size in map(len, premises):
+        for at, size in enumerate(map(len, premises)):
             for room in rooms:
                 if size > room and (room < 1 or not truncate):
-                    raise too_long(longest, longest - room + size)
+                    # Of a label without room the text is not to blame.
+                    where = field if room > 0 else None
+                    raise too_long(longest, longest - room + size, where, at, len(premises))
                 yield longest - room + min(size, room)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
 import shutil
 import sys
@@ -9,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from transformer_serving import desk
 from transformer_serving.desk.command_line import STATE_VARIABLE, command_line
+
+DESK = Path(desk.__file__).parent
+# What they write is read by whoever has no command before it.
+WRITERS = {"bundle/preprocess_file.py", "compose/variables.py"}
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +85,20 @@ def test_the_program_is_named_as_it_was_called_where_its_name_does_not_find_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["/x/transformer_serving/desk/cli/__main__.py", "status"])
     assert command_line("down") == "transformer-serving down"
+
+
+def test_no_message_of_the_desk_names_the_program_otherwise() -> None:
+    """Where its environment is not active, its bare name is no command."""
+    named = []
+    for path in DESK.rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        docs = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+        named += [
+            f"{path.relative_to(DESK)}:{one.lineno}"
+            for one in ast.walk(tree)
+            if isinstance(one, ast.Constant)
+            and isinstance(one.value, str)
+            and id(one) not in docs
+            and re.search("transformer-serving [a-z]", one.value)
+        ]
+    assert [place for place in named if place.split(":")[0] not in WRITERS] == []

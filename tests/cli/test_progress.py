@@ -29,6 +29,23 @@ def test_a_step_of_another_is_shown_as_it_stands(terminal: bool) -> None:
     assert terminal or FOREIGN in out.getvalue()
 
 
+@pytest.mark.parametrize("of", ["pipe", "dumb", "terminal"])
+def test_where_nothing_moves_each_step_is_a_line(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With minutes between them: whoever waits sees that it goes on."""
+    monkeypatch.setenv("TERM", "dumb" if of == "dumb" else "xterm")
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=of != "pipe", width=60, markup=False)
+    with console.status("deploying") as status:
+        step_line(status)(FOREIGN)
+        assert (f"{FOREIGN} ...\n" in out.getvalue()) == (of != "terminal")
+    out.truncate(0)
+    phases = Phases(console)
+    with phases.phase("start"):
+        phases.report("one step")
+    lines = out.getvalue().replace("\0", "").splitlines()
+    assert ("start ..." in lines, "  one step" in lines) == (of != "terminal",) * 2
+
+
 def test_a_spinner_of_a_command_takes_any_step() -> None:
     console = plain_console()
     with console.status("deploying") as status:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +18,15 @@ from click.testing import CliRunner
 from rich.console import Console, RenderableType
 
 from tests.stack.small_bundles import write_small
+from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main, show
+from transformer_serving.desk.cli.deploy import deploy_target
 from transformer_serving.desk.cli.status import _status_tables
 from transformer_serving.desk.cli.tables import table_console, whole_table
+from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.record import Ports, new_record, save_record
+from transformer_serving.desk.watch.look import look_at
 
 NAMES = ("x[/y]", "[bold]b", "a:smile:b")
 REASONS = (
@@ -108,6 +119,53 @@ def test_a_stack_that_is_down_is_said_to_be_with_what_starts_it_in_one_piece(
     assert done.exit_code == 1
     line = f"the stack is down; start it: transformer-serving up --state {state}"
     assert line in done.output.splitlines()
+
+
+def test_parts_that_nobody_keeps_are_no_stack_that_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the end of its supervisor alone: the parts go on, and what they say is asked."""
+    record = replace(new_record(tmp_path, Ports()), serving_id="0" * 32)
+    save_record(tmp_path, record)
+    controller = tmp_path / "triton" / "controller.json"
+    controller.parent.mkdir()
+    rows = [{"endpoint": "served", "ready": True, "reason": None}]
+    own = {"pid": 1, "last_sync": time.time()}
+    controller.write_text(json.dumps({"controller": own, "endpoints": rows}))
+    with part_of(tmp_path):
+        done = CliRunner().invoke(main, ["status", "--state", str(tmp_path)])
+        asked = CliRunner().invoke(main, ["status", "--json", "--state", str(tmp_path)])
+        look = look_at(tmp_path)
+        with pytest.raises(Failure) as refused:
+            deploy_target(str(tmp_path))
+    assert (done.exit_code, asked.exit_code) == (1, 1)
+    said = (
+        "no supervisor keeps the stack any more, its parts may serve on; start it again: "
+        f"transformer-serving up --state {tmp_path}; or end what is left: transformer-serving down "
+        f"--state {tmp_path}"
+    )
+    assert said in done.output.splitlines()
+    assert said in str(refused.value)
+    assert (look.word, look.fault) == ("left behind", said)
+    values = json.loads(asked.output)
+    assert (values["running"], values["left_behind"]) == (False, True)
+    assert values["endpoints"] == rows
+    healths = {part["name"]: part["health"] for part in values["parts"]}
+    assert healths["controller"] == "runs, but no supervisor keeps it"
+    assert healths["triton"] == "does not answer"
+    down = CliRunner().invoke(main, ["status", "--json", "--state", str(tmp_path)])
+    assert json.loads(down.output)["left_behind"] is False
+
+
+@contextmanager
+def part_of(state: Path) -> Iterator[None]:
+    """A process that is known as a part of that stack."""
+    part = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: str(state)})
+    try:
+        yield
+    finally:
+        part.kill()
+        part.wait()
 
 
 def columns(table: RenderableType, width: int) -> list[str]:

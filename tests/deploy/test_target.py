@@ -155,7 +155,7 @@ def test_a_stack_that_is_down_says_how_the_named_server_is_reached(
     """As after `make up`, on a machine whose containers are to be rolled back."""
     state = state_directory()
     save_record(state, new_record(state, Ports()).with_serving_id("0" * 32))
-    down = f"the stack in {state} is not running; start it with 'transformer-serving up'"
+    down = f"{state}: the stack is down; start it: transformer-serving up"
     how = "; for the ClearML server that CLEARML_API_HOST names, name a folder without a stack: "
     with pytest.raises(Failure) as refused:
         deploy_target(None)

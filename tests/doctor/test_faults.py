@@ -68,7 +68,7 @@ def test_a_healthy_environment_is_silent(scene: Scene) -> None:
     assert skipped == {
         "no --env-file",
         "demo-triton-1: it has no Python to ask with",
-        "the embedded stack is down; start it: transformer-serving up --state "
+        "the stack is down; start it: transformer-serving up --state "
         + shlex.quote(str(scene.subject.state)),
         "no embedded control plane has stored anything here",
         "no CLEARML_DEFAULT_BASE_SERVE_URL: give --env-file, or start a stack",

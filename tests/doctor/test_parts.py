@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.doctor.conftest import READY, answering
+from transformer_serving.contract.stack_line import MARK
 from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.doctor.table import examine
@@ -117,7 +119,23 @@ def test_a_triton_that_does_not_run(embedded: Embedded) -> None:
 
 def test_a_stack_that_is_down_and_one_that_was_not_stopped(embedded: Embedded) -> None:
     embedded.processes.clear()
-    assert "no supervisor keeps it any more" in embedded.said("parts", FAILURE)
+    assert "nothing of it runs any more" in embedded.said("parts", FAILURE)
     (embedded.subject.state / "supervisor.pid").unlink()
     embedded.subject = dataclasses.replace(embedded.subject)
     assert "is down; start it" in embedded.said("parts", SKIPPED)
+
+
+def test_parts_without_a_supervisor_are_no_strangers_at_their_ports(embedded: Embedded) -> None:
+    """`up --port-base` would end what serves, and move the stack for good."""
+    embedded.processes.clear()
+    state = embedded.subject.state
+    part = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: str(state)})
+    try:
+        assert "no supervisor keeps the stack any more" in embedded.said("parts", FAILURE)
+        assert "what is left of the stack may have them" in embedded.said("ports", SKIPPED)
+        for check in ("ports", "triton", "gateway", "services"):
+            assert embedded.said(check, FAILURE) == ""
+        assert "down" not in embedded.said("services", SKIPPED)
+    finally:
+        part.kill()
+        part.wait()

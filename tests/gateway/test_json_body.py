@@ -134,6 +134,16 @@ def test_a_number_beyond_a_double_is_told_from_what_is_no_json(number: str) -> N
         parse_object(b'{"a": 1,}')
 
 
+@pytest.mark.parametrize("raw", [b'{"text": "sch\xf6n"}', b'{"t\xe9xt": 1}', b"\xa4"])
+def test_bytes_of_another_encoding_are_told_from_what_is_no_json(raw: bytes) -> None:
+    """Which shells send whose locale is Latin-1: no character's place would be the right one."""
+    for check in (parse_object, check_acceptable):
+        with pytest.raises(ServingError, match="^the body is not UTF-8; send it as UTF-8$"):
+            check(raw)
+    with pytest.raises(ServingError, match="at character 7"):
+        parse_object(b'{"a": "\\udc00"}')
+
+
 def test_a_number_that_the_host_does_not_read_is_too_large() -> None:
     """Python reads 4,300 digits of one."""
     check_acceptable(b'{"a": %b}' % (b"9" * 4300))

@@ -127,7 +127,7 @@ def test_tokens_a_second_and_first_tokens(
     assert 0 < text.first_token_p50_s <= text.first_token_p99_s
     assert (text.running, traffic.running_streams_limit) == (0, 128)
     rows = [{"endpoint": "text", "ready": True, "reason": None}]
-    status = {"running": True, "parts": [], "endpoints": rows}
+    status = {"running": True, "left_behind": False, "parts": [], "endpoints": rows}
     seen = Look("2026-11-24T04:00:00+00:00", status, None, None)
     picture = Screen(80, utf8=True).picture(Path("stack"), seen, traffic, history)
     Console(width=80, force_terminal=False).print(picture)

@@ -160,7 +160,7 @@ def test_lines_of_a_stack_that_is_changed_stopped_and_started(asked: Stack, tmp_
             lines.until(r" up, waiting 0 of 400k tokens$")
             wait_until(lambda: not of_the_last_look(lines, " second: "), 120)
             asked.run("down")
-            lines.until(r" the stack is down; '.*transformer-serving up --state .*' starts it$")
+            lines.until(r" the stack is down; start it: .*transformer-serving up --state .*$")
             lines.forget()
             asked.run("up")
             asked.until(lambda: asked.post("small", {"text": TEXT})[0] == 200, "it is back")

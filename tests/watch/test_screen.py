@@ -35,7 +35,12 @@ def look_of(*names: str, fault: str | None = None, running: bool = True, **why: 
     ]
     rows += [{"endpoint": name, "ready": False, "reason": one} for name, one in why.items()]
     parts = [{"name": "controller", "health": "ok"}]
-    return Look(TIME, {"running": running, "parts": parts, "endpoints": rows}, None, fault)
+    return Look(
+        TIME,
+        {"running": running, "left_behind": False, "parts": parts, "endpoints": rows},
+        None,
+        fault,
+    )
 
 
 def traffic_of(**rows: EndpointTraffic) -> Traffic:

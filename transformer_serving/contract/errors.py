@@ -98,7 +98,9 @@ class ServingError(Exception):
 
 
 def unknown_endpoint() -> ServingError:
-    return ServingError(UNKNOWN_ENDPOINT, "the endpoint is not known")
+    return ServingError(
+        UNKNOWN_ENDPOINT, "the endpoint is not known; /openapi.json has those that are"
+    )
 
 
 def too_late() -> ServingError:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.loopback import is_loopback
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 
 UNIX = "unix:"
@@ -75,7 +76,7 @@ def key_header(key: str | None) -> dict[str, str]:
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise Failure(
             f"--key ({KEY_VARIABLE}) has a blank or a sign that no key has; give it as "
-            "'transformer-serving keys add' printed it",
+            f"'{command_line('keys add')}' printed it",
             exit_code=2,
         )
     return {KEY_HEADER: key}
@@ -99,12 +100,12 @@ def kept_out(status: int) -> str | None:
     if status == UNAUTHORIZED:
         return (
             "the gateway lets in with a key only, and none that it knows came: give --key or "
-            f"{KEY_VARIABLE}; transformer-serving keys add makes one"
+            f"{KEY_VARIABLE}; {command_line('keys add')} makes one"
         )
     if status == FORBIDDEN:
         return (
             "the key may not ask this endpoint: give another --key, or make one with "
-            "transformer-serving keys add"
+            f"{command_line('keys add')}"
         )
     return None
 

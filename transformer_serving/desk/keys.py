@@ -25,6 +25,7 @@ from transformer_serving.contract.keys import (
 )
 from transformer_serving.contract.naming import KEY_NAME, KEY_NAME_RULE
 from transformer_serving.contract.replacement import replace_file
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 
 # The gateway may run as another user, in its container; no key can be had from it.
@@ -38,7 +39,7 @@ def add_key(path: Path, name: str, endpoints: Sequence[str], *, metrics: bool) -
         if any(key.name == name for key in keys):
             raise Failure(
                 f"{path} has a key '{name}' already; choose another name, or first: "
-                f"transformer-serving keys remove {name} --file {path}",
+                f"{command_line(f'keys remove {name} --file {path}')}",
                 exit_code=2,
             )
         secret = new_key()
@@ -55,7 +56,7 @@ def take_back(path: Path, name: str, why: OSError) -> Failure:
     except Failure as left:
         return Failure(
             f"{said}, and '{name}' is still in {path}: {left}; once there is room: "
-            f"transformer-serving keys remove {name} --file {path}"
+            f"{command_line(f'keys remove {name} --file {path}')}"
         )
     return Failure(f"{said}, and '{name}' is not in {path}; do it again where there is room")
 
@@ -67,7 +68,7 @@ def remove_key(path: Path, name: str) -> None:
         left = [key for key in keys if key.name != name]
         if len(left) == len(keys):
             raise Failure(
-                f"{path} has no key '{name}'; see transformer-serving keys list --file {path}",
+                f"{path} has no key '{name}'; see {command_line(f'keys list --file {path}')}",
                 exit_code=2,
             )
         _write(file, left)
@@ -80,7 +81,7 @@ def read(path: Path) -> tuple[Key, ...]:
     except FileNotFoundError:
         raise Failure(
             f"there is no {path}; the first key makes it: "
-            f"transformer-serving keys add NAME --file {path}",
+            f"{command_line(f'keys add NAME --file {path}')}",
             exit_code=2,
         ) from None
     except OSError as error:

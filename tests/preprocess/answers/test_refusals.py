@@ -20,6 +20,7 @@ from preprocess.windows import Windows
 from tests.preprocess.answers.families import FAMILIES, MAX_LENGTH
 from tests.preprocess.answers.served import Served, endpoint_of, serve
 from tests.preprocess.answers.test_sentence_models import embedding
+from transformer_serving.contract.body_limits import MAX_TIMEOUT_MS
 from transformer_serving.contract.endpoint import Limits
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.heads import HEADS, TASKS
@@ -80,13 +81,13 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("text-classification", parameters(padding="max_length"), 400, "padding"),
     ("fill-mask", parameters(batch_size=0), 400, "batch_size"),
     ("text-classification", {"text_pair": LONG}, 413, None),
-    ("text-classification", {"text": LONG}, 413, None),
+    ("text-classification", {"text": LONG}, 413, "text"),
     ("token-classification", parameters(aggregation_strategy="all"), 400, "aggregation_strategy"),
     ("token-classification", parameters(stride=40), 400, "stride"),
     ("token-classification", parameters(stride=2, aggregation_strategy="none"), 400, "stride"),
     ("token-classification", parameters(ignore_labels=[1]), 400, "ignore_labels"),
     ("token-classification", {"text": LONG, **parameters(stride=38)}, 422, "stride"),
-    ("token-classification", {"text": LONG, "truncate": False}, 413, None),
+    ("token-classification", {"text": LONG, "truncate": False}, 413, "text"),
     (
         "token-classification",
         {"text": [LONG * 6] * 9, **parameters(stride=30, aggregation_strategy="simple")},
@@ -120,7 +121,7 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("fill-mask", parameters(targets=[]), 422, "targets"),
     ("fill-mask", parameters(targets=[""]), 422, "targets"),
     ("fill-mask", {"text": "no mask"}, 422, "text"),
-    ("fill-mask", {"text": f"[MASK] {LONG}"}, 413, None),
+    ("fill-mask", {"text": f"[MASK] {LONG}"}, 413, "text"),
     ("fill-mask", {"text": ["[MASK] " * 30] * 40}, 413, "top_k"),
     ("zero-shot-classification", {"candidate_labels": 3}, 400, "candidate_labels"),
     ("zero-shot-classification", {"candidate_labels": None}, 400, "candidate_labels"),
@@ -156,13 +157,13 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("zero-shot-classification", {"text": ""}, 422, "text"),
     ("zero-shot-classification", {"text": ["a"] * 26}, 413, "candidate_labels"),
     ("zero-shot-classification", {"candidate_labels": [LONG]}, 413, None),
-    ("zero-shot-classification", {"text": LONG, "truncate": False}, 413, None),
+    ("zero-shot-classification", {"text": LONG, "truncate": False}, 413, "text"),
     ("feature-extraction", parameters(truncation="yes"), 400, "truncation"),
-    ("feature-extraction", {"text": LONG}, 413, None),
+    ("feature-extraction", {"text": LONG}, 413, "text"),
     ("sentence-embedding", parameters(prompt_name="query"), 400, "prompt_name"),
     ("sentence-embedding", parameters(truncate_dim=33), 400, "truncate_dim"),
     ("sentence-embedding", parameters(prompt="\ud800"), 400, "prompt"),
-    ("sentence-embedding", {"text": LONG, "truncate": False}, 413, None),
+    ("sentence-embedding", {"text": LONG, "truncate": False}, 413, "text"),
     ("sentence-embedding", {"text": ["a"] * 11, **parameters(prompt="b" * 3000)}, 413, "prompt"),
     ("sentence-similarity", parameters(top_k=2), 400, "parameters"),
     ("sentence-similarity", {"source_sentence": ["a"]}, 400, "source_sentence"),
@@ -507,6 +508,34 @@ def test_no_windows_count_that_are_refused() -> None:
     endpoint = served(task)
     request = read_body(body, endpoint.task, endpoint.endpoint.limits)
     assert request.characters < 2840 + endpoint.endpoint.limits.max_tokens
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "text-classification", "token-classification", "fill-mask", "zero-shot-classification",
+        "feature-extraction", "sentence-embedding",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("field", ["text", "inputs"])
+def test_of_several_texts_the_one_that_is_too_long_is_told(task: str, field: str) -> None:
+    """By its place: nobody else knows how many tokens each of them has."""
+    endpoint = served(task)
+    more = {"candidate_labels": ["a"]} if task.startswith("zero") else {}
+    long = f"[MASK] {LONG}"
+    error = outcome(endpoint, {field: ["[MASK] a", long], "truncate": False, "parameters": more})
+    assert (error.kind.code, error.field) == ("too_large", field)
+    assert error.message.startswith("text 2 of 2 has more tokens than the model takes; ")
+    error = outcome(endpoint, {field: long, "truncate": False, "parameters": more})
+    assert (error.kind.code, error.field) == ("too_large", field)
+    assert error.message.startswith("a text has more tokens than the model takes; ")
+
+
+def test_a_time_that_is_none_is_shown_with_its_bounds() -> None:
+    for got in (0, MAX_TIMEOUT_MS + 1):
+        error = outcome(served("fill-mask"), {"text": "[MASK]", "timeout_ms": got})
+        assert (error.kind.code, error.field, error.got) == ("invalid_field", "timeout_ms", got)
+        assert f"from 1 to {MAX_TIMEOUT_MS}" in error.message
 
 
 def test_too_many_pairs_are_refused_before_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

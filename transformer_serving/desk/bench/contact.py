@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from transformer_serving.desk.bench import load
 from transformer_serving.desk.bench.connection import Address
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -35,4 +36,8 @@ def no_contact(address: Address, error: OSError) -> Failure:
             f"no more connections to {where}: {reason}; ask with fewer clients, or allow more "
             f"than {most} files with 'ulimit -n'"
         )
-    return Failure(f"nothing answers at {where}: {reason}; see 'transformer-serving status'")
+    # Whose it is is not known: a stack of another folder, or another machine's.
+    return Failure(
+        f"nothing answers at {where}: {reason}; of a stack on this machine see "
+        f"'{command_line('status')}', with the --state that it was started with"
+    )

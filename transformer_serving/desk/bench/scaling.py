@@ -18,6 +18,7 @@ from transformer_serving.desk import http
 from transformer_serving.desk.bench import contact, load
 from transformer_serving.desk.bench.figures import figures
 from transformer_serving.desk.bench.measure import Bench, Measured
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 
 _TOKENS = "transformer_serving_tokens_total"
@@ -117,8 +118,8 @@ def counted(metrics: str, key: str | None) -> Counted:
         raise Failure(f"{metrics} does not answer: {error.cause}") from error
     if answer.status in (http.UNAUTHORIZED, http.FORBIDDEN):
         raise Failure(
-            f"{metrics} takes a key for figures alone, made by 'transformer-serving keys add NAME "
-            f"--metrics': give it in {http.METRICS_KEY_VARIABLE}",
+            f"{metrics} takes a key for figures alone, made by "
+            f"'{command_line('keys add NAME --metrics')}': give it in {http.METRICS_KEY_VARIABLE}",
             exit_code=2,
         )
     try:

@@ -20,6 +20,7 @@ from transformer_serving.contract.gate.release import same
 from transformer_serving.contract.gate.server_facts import Gpu, read_gpus, visible_gpus
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.export.endpoint_json import LIMITS
 from transformer_serving.desk.failure import ConversionRefused, PrecisionRefused
 from transformer_serving.desk.user_cache import user_cache
@@ -69,8 +70,8 @@ def require_machine() -> Machine:
     if not same(version, pin.tensorrt):
         raise ConversionRefused(
             f"TensorRT {version} is installed, and the image pin {pin.release} loads only plans of "
-            f"{pin.tensorrt}; install that: {install}; or move the pin: transformer-serving "
-            "versions"
+            f"{pin.tensorrt}; install that: {install}; or move the pin: "
+            f"{command_line('versions')}"
         )
     return Machine(version, _first_gpu())
 

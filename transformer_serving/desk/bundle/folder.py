@@ -22,6 +22,7 @@ from transformer_serving.contract.signatures import (
     read_trusted_keys,
 )
 from transformer_serving.desk.bundle.gate import pass_gate
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import read_lock
 
@@ -96,14 +97,13 @@ def _manifest(path: Path) -> Manifest:
     if not path.is_dir():
         found = "is a file" if path.exists() else "does not exist"
         raise Failure(
-            f"{path} {found}; name the folder of a bundle, which 'transformer-serving convert' "
-            "makes",
+            f"{path} {found}; name the folder of a bundle, which '{command_line('convert')}' makes",
             exit_code=2,
         )
     if not manifest_path.is_file():
         raise Failure(
             f"{path} is no bundle: it has no model/manifest.json; make one with "
-            "'transformer-serving convert'",
+            f"'{command_line('convert')}'",
             exit_code=2,
         )
     try:

@@ -21,6 +21,7 @@ from transformer_serving.contract.signatures import (
     split_signature,
 )
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle_to_sign
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 
 KEY_SUFFIX = ".key"
@@ -98,7 +99,7 @@ def read_key(path: Path) -> SigningKey:
         raise Failure(f"{path} cannot be read: {error.strerror}", exit_code=2) from error
     except ValueError as error:
         raise Failure(
-            f"{path} is no signing key; make one: transformer-serving signing-key new NAME",
+            f"{path} is no signing key; make one: {command_line('signing-key new NAME')}",
             exit_code=2,
         ) from error
     if stat.S_IMODE(mode) & 0o077:

@@ -21,6 +21,7 @@ from transformer_serving.contract.error_line import MOST, one_line
 from transformer_serving.contract.worker.sdk_patience import NO_API_FIX
 from transformer_serving.desk import http
 from transformer_serving.desk.clearml_tools import storage
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 
 _VERSION = "v2.23"
@@ -57,7 +58,7 @@ class ClearmlApi:
                 raise Failure(
                     f"the ClearML server at {self.host} did not answer within {seconds:.0f} s: "
                     f"{one_line(cause, MOST)}; "
-                    "start it, or look: transformer-serving status, transformer-serving doctor"
+                    f"start it, or look: {command_line('status')}, {command_line('doctor')}"
                 )
             time.sleep(_PAUSE_S)
 

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from transformer_serving.desk.clearml_tools import warm_command
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.variables import without_clearml
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 
 COMMAND_S = 300
@@ -56,7 +57,7 @@ class ClearmlCli:
                 raise
             raise Failure(
                 f"clearml-serving {' '.join(arguments[:2])} did not end within {timeout_s:.0f} s; "
-                "look: transformer-serving doctor"
+                f"look: {command_line('doctor')}"
             ) from error
         warm_command.keep(command)
         if code or "\nError" in f"\n{output}":

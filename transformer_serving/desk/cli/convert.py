@@ -183,7 +183,7 @@ def _with_progress(console: Console, request: ConvertRequest, output: Path) -> C
 
         def progress(step: str, detail: str) -> None:
             bars.update(steps, description=f"{step}: {detail}", completed=STEPS.index(step))
-            if not console.is_terminal:
+            if not console.is_interactive:
                 console.print(f"{step}: {detail}", highlight=False, soft_wrap=True)
 
         def measuring(shape: str, done: int, total: int) -> None:
@@ -193,7 +193,7 @@ def _with_progress(console: Console, request: ConvertRequest, output: Path) -> C
             if done == 0:
                 # What --allow measured may have been of the same shapes as the table.
                 told.clear()
-            if not console.is_terminal and shape not in told:
+            if not console.is_interactive and shape not in told:
                 told.add(shape)
                 progress("parity", f"measuring {shape}, {done} of {total} rounds")
 
@@ -211,7 +211,7 @@ def _bars(console: Console) -> Iterator[Progress]:
         TimeElapsedColumn(),
     )
     with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
+        *columns, console=console, transient=True, disable=not console.is_interactive
     ) as bars:
         yield bars
 
@@ -250,7 +250,7 @@ def _say(console: Console, done: Converted, output: Path) -> None:
         print_latencies(table_console(), done.compared.rows)
     # Where it moves, a bar has shown the others for a moment only.
     said = [
-        *(done.refused if console.is_terminal else ()),
+        *(done.refused if console.is_interactive else ()),
         *([str(done.gain)] if done.gain else ()),
         *map(str, done.compared.not_made),
         *(

@@ -118,6 +118,7 @@ def deploy_target(state: str | None) -> DeployTarget:
     Raises Failure for a stack that is not running, and (exit code 2) where there is neither.
     """
     from transformer_serving.desk.command_line import command_line
+    from transformer_serving.desk.local.leftovers import absence
     from transformer_serving.desk.local.record import load_record, state_directory
     from transformer_serving.desk.local.stack import Stack
     from transformer_serving.desk.local.supervision import Supervisor
@@ -127,10 +128,12 @@ def deploy_target(state: str | None) -> DeployTarget:
     if record is None:
         return _named_target(folder)
     supervisor = Supervisor(folder)
-    if not supervisor.is_up() or record.serving_id is None:
+    if not supervisor.is_up():
+        raise Failure(f"{folder}: {absence(folder)}{_other_server(record.serving_id)}")
+    if record.serving_id is None:
         raise Failure(
-            f"the stack in {folder} is not running; start it with '{command_line('up', folder)}'"
-            f"{_other_server(record.serving_id)}"
+            f"the stack in {folder} was not started whole; start the rest: "
+            f"{command_line('up', folder)}{_other_server(record.serving_id)}"
         )
     return Stack(folder, record, supervisor).target()
 

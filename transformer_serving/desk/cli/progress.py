@@ -24,13 +24,20 @@ def plain_console(*, stderr: bool = False) -> Console:
 
 
 def step_line(status: Status) -> StepReport:
-    """Shows each step there, as it stands: a status reads markup on any console."""
-    return lambda step: status.update(Text(step))
+    """Shows each step there, as it stands: a status reads markup on any console. Where none moves,
+    as in a pipe and on a dumb terminal, each has a line of its own."""
+
+    def show(step: str) -> None:
+        status.update(Text(step))
+        if not status.console.is_interactive:
+            status.console.print(f"{step} ...", highlight=False, markup=False, soft_wrap=True)
+
+    return show
 
 
 @dataclass
 class Phases:
-    """Shows one line a phase on `console`, with a spinner where it is a terminal."""
+    """Shows one line a phase on `console`, with a spinner where it is a terminal that moves."""
 
     console: Console
     times: list[tuple[str, float]] = field(default_factory=list)
@@ -41,8 +48,8 @@ class Phases:
         begun = time.monotonic()
         self._name = name
         with self.console.status(Text(name)) as status:
-            self._line = step_line(status)
-            if not self.console.is_terminal:
+            self._status = status
+            if not self.console.is_interactive:
                 self.console.print(f"{name} ...", markup=False)
             yield self
         self.times.append((name, time.monotonic() - begun))
@@ -51,8 +58,8 @@ class Phases:
 
     def report(self, step: str) -> None:
         """A step inside the running phase."""
-        self._line(f"{self._name}: {step}")
-        if not self.console.is_terminal:
+        self._status.update(Text(f"{self._name}: {step}"))
+        if not self.console.is_interactive:
             self.console.print(f"  {step}", highlight=False, markup=False)
 
     def table(self) -> Table:

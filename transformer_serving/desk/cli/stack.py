@@ -174,7 +174,7 @@ def down(state: str | None, as_json: bool) -> None:
     console = plain_console(stderr=as_json)
     was_there = stack.is_there(folder)
     with console.status("stopping") as shown:
-        swept = stack.stop(folder, step_line(shown))
+        swept = stack.stop(folder, step_line(shown) if was_there else lambda _: None)
     if as_json:
         values = {"state": str(folder), "running": False, "swept": swept}
         click.echo(json.dumps(values, indent=2))

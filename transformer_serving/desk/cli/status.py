@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 def status(watch: bool, interval_s: float, state: str | None, as_json: bool) -> None:
     """Show each part (pid, port, health, version) and each endpoint (bundle, engine, ready)."""
     from transformer_serving.desk.local import stack
+    from transformer_serving.desk.local.leftovers import absence
     from transformer_serving.desk.local.record import require_record, state_directory
 
     folder = state_directory(state)
@@ -53,7 +54,7 @@ def status(watch: bool, interval_s: float, state: str | None, as_json: bool) -> 
         console.print(_status_tables(folder, values))
         if not values["running"]:
             # Broken in two, its first half would be pasted, and start another stack.
-            console.print(_down(folder), soft_wrap=True)
+            console.print(_text(str(absence(folder))), soft_wrap=True)
     if not _well(values):
         sys.exit(1)
 
@@ -111,14 +112,6 @@ def _arms(route: dict[str, Any]) -> str:
     if route["leads_somewhere"]:
         return ", ".join(arms)
     return "leads nowhere" + (f": {', '.join(arms)}" if arms else "")
-
-
-def _down(state: Path) -> Text:
-    from rich.text import Text
-
-    from transformer_serving.desk.command_line import command_line
-
-    return Text(f"the stack is down; start it: {command_line('up', state)}")
 
 
 def _cell(value: Any) -> Text:

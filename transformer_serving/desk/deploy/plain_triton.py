@@ -15,6 +15,7 @@ from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.heads import HEADS, TOKEN_ROLES, TOKENS
 from transformer_serving.contract.naming import is_unquoted
 from transformer_serving.desk.bundle.folder import Bundle
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.deploy.endpoint import check_name
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.folder_replacement import replacing_folders
@@ -113,7 +114,7 @@ def _check_task(bundle: Bundle) -> None:
     if bundle.endpoint.generation is not None:
         raise Failure(
             "text-generation is served in pieces, with options that only the bundle's own "
-            "preprocess.py writes; serve the bundle with 'transformer-serving deploy'",
+            f"preprocess.py writes; serve the bundle with '{command_line('deploy')}'",
             exit_code=2,
         )
 
@@ -142,7 +143,7 @@ def _check_ensemble(bundle: Bundle, environment: Path | None) -> None:
     fault = _ensemble_fault(bundle.endpoint)
     if fault is not None:
         raise Failure(
-            f"--ensemble: {fault}; send it tensors, or serve it with 'transformer-serving deploy'",
+            f"--ensemble: {fault}; send it tensors, or serve it with '{command_line('deploy')}'",
             exit_code=2,
         )
 

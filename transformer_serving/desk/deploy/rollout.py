@@ -29,6 +29,7 @@ from transformer_serving.desk.clearml_tools.cli import (
     listed_endpoints,
     no_route,
 )
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.deploy.candidate_cost import (
     Cost,
     afforded,
@@ -72,7 +73,7 @@ def check_steps(steps: Sequence[float]) -> tuple[float, ...]:
     if len(steps) < _FEWEST_STEPS or not rising or steps[0] <= 0 or steps[-1] != 100:
         raise Failure(
             "--steps are percents that rise and end with 100, two at least, such as 1,10,50,100; "
-            "for all at once there is 'transformer-serving deploy'",
+            f"for all at once there is '{command_line('deploy')}'",
             exit_code=2,
         )
     if steps[0] < least or steps[-2] > 100 - least:

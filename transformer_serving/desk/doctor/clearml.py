@@ -90,8 +90,8 @@ def unreachable(
     subject: Subject, name: str, host: str, answer: Answer, what: str = "the ClearML server"
 ) -> Finding:
     """What is said of an address, that of the variable `name`, where nothing answers."""
-    if subject.record is not None and not (subject.running or subject.silent):
-        return skipped(f"the stack is down; start it: {command_line('up', subject.state)}")
+    if subject.absence is not None:
+        return skipped(str(subject.absence))
     server, host = _name_of(host), shown(host)
     is_inside = server == HOST_NAME or ("." not in server and server != "localhost")
     if answer.unresolved and is_inside:

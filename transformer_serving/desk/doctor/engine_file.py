@@ -18,6 +18,7 @@ from transformer_serving.contract.gate.plan import plan_faults
 from transformer_serving.contract.gate.plan_header import PlanHeader, read_plan_header
 from transformer_serving.contract.gate.server_facts import ServerFacts, installed
 from transformer_serving.contract.manifest import FILE_NAME
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.finding import FAILURE, OK, WARNING, Finding, Findings
 from transformer_serving.desk.doctor.foreign_files import what_else
 from transformer_serving.desk.doctor.onnx_graph import read_onnx_graph
@@ -28,10 +29,9 @@ from transformer_serving.desk.versions.matrix import UNKNOWN, read_matrix, relea
 SUFFIXES = (".plan", ".onnx", ".xml")
 _HEAD = 4096
 _SHOWN = 8
-_AGAIN = "take the whole file, or convert again: transformer-serving convert MODEL --output BUNDLE"
+_AGAIN = f"take the whole file, or convert again: {command_line('convert MODEL --output BUNDLE')}"
 _MOVE = (
-    "build it again with the pinned image, or move the pin: transformer-serving versions use "
-    "RELEASE"
+    f"build it again with the pinned image, or move the pin: {command_line('versions use RELEASE')}"
 )
 
 

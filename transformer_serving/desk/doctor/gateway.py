@@ -109,7 +109,7 @@ def _lets_in(subject: Subject, address: str) -> Finding:
         why = "does not know the key" if subject.key else "has keys, and none was given"
         return failure(
             f"the gateway {why}: requests get 401",
-            f"give --key or {KEY_VARIABLE}; one is made with transformer-serving keys add NAME",
+            f"give --key or {KEY_VARIABLE}; one is made with {command_line('keys add NAME')}",
         )
     if _is_let_in(answer):
         return ok("the gateway lets the key in")
@@ -122,7 +122,7 @@ def _lets_in(subject: Subject, address: str) -> Finding:
     if subject.endpoint is not None:
         return failure(
             f"the key may not ask {subject.endpoint}: requests get 403",
-            "give another key; transformer-serving keys list shows what each may ask",
+            f"give another key; {command_line('keys list')} shows what each may ask",
         )
     return warning(
         "the gateway knows the key, which is for some endpoints or for /metrics only",

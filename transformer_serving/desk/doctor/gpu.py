@@ -11,6 +11,7 @@ import shutil
 from transformer_serving.contract.error_line import MOST, one_line
 from transformer_serving.contract.gate.release import older, parts
 from transformer_serving.contract.gate.server_facts import ASK_GPUS, Gpu, gpus_of
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.versions.matrix import UNKNOWN, find_release
@@ -40,7 +41,7 @@ def check_driver(subject: Subject) -> Findings:
         yield failure(
             f"NVIDIA driver {driver} is older than {pin.driver_min} of the image {pin.release}",
             f"install driver {pin.driver_min} or newer, or pin an older release: "
-            "transformer-serving versions",
+            f"{command_line('versions')}",
         )
 
 
@@ -88,6 +89,6 @@ def _capability(gpu: Gpu, subject: Subject) -> Finding:
     if older(gpu.compute_capability, row.compute_min):
         return failure(
             f"{why}, release {row.release} needs {row.compute_min} or higher",
-            "use a newer GPU, or pin an older release: transformer-serving versions",
+            f"use a newer GPU, or pin an older release: {command_line('versions')}",
         )
     return ok(why)

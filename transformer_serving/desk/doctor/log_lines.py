@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from transformer_serving.contract.gate.release import parts
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.finding import Findings, failure, ok, skipped
 from transformer_serving.desk.doctor.gpu import RELOAD
 from transformer_serving.desk.doctor.subject import Subject
@@ -22,7 +23,7 @@ _SHARED = (
     "give more: TRITON_SHARED_MEMORY, on Kubernetes triton.sharedMemory; without containers free "
     "some space in /dev/shm"
 )
-_CONVERT = "convert again with the pinned image: transformer-serving convert"
+_CONVERT = f"convert again with the pinned image: {command_line('convert')}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ KNOWN = (
         r"magicTag == rt::kPLAN_MAGIC_TAG failed",
         "the file is no plan (an ONNX model named .plan?), or was built on the other side of "
         "TensorRT 8.6",
-        "look at the file: transformer-serving doctor --bundle BUNDLE; then " + _CONVERT,
+        f"look at the file: {command_line('doctor --bundle BUNDLE')}; then " + _CONVERT,
     ),
     _row(
         "compute-capability",
@@ -113,20 +114,20 @@ KNOWN = (
         "onnx-opset",
         r"Current official support for domain ai\.onnx is till opset (?P<wanted>\d+)",
         "the ONNX file has a newer opset than {wanted}, the newest of this ONNX Runtime",
-        "convert again with this kit, or move the pin: transformer-serving versions use RELEASE",
+        f"convert again with this kit, or move the pin: {command_line('versions use RELEASE')}",
     ),
     _row(
         "onnx-ir",
         r"Unsupported model IR version: (?P<got>\d+), max supported IR version: (?P<wanted>\d+)",
         "the ONNX file has IR version {got}, this ONNX Runtime reads up to {wanted}",
-        "convert again with this kit, or move the pin: transformer-serving versions use RELEASE",
+        f"convert again with this kit, or move the pin: {command_line('versions use RELEASE')}",
     ),
     _row(
         "no-backend",
         r"unable to find backend library for backend '(?P<got>[\w-]+)'",
         "this Triton has no backend {got}",
         "serve it where its image has it, a GPU's with compose/gpu.yaml; or convert again for this "
-        "one: transformer-serving convert MODEL --engine openvino",
+        f"one: {command_line('convert MODEL --engine openvino')}",
     ),
     _row(
         "platform-backend",
@@ -175,7 +176,7 @@ KNOWN = (
         + "|".join((_ended(6, "SIGABRT"), _ended(11, "SIGSEGV"))),
         "Triton was ended by a fault of its own code or of a library in it",
         "the lines before it have the stack, in .stack/logs/triton.log of the embedded stack; if "
-        "it began with a bundle: transformer-serving rollback NAME",
+        f"it began with a bundle: {command_line('rollback NAME')}",
     ),
     _row(
         "driver-mismatch",
@@ -189,7 +190,7 @@ KNOWN = (
         r"(?<!pinned memory pool will not be available: )"
         r"CUDA driver version is insufficient for CUDA runtime version",
         "the NVIDIA driver is older than this image needs, or the container has none",
-        "see on that machine which it needs: transformer-serving doctor; in compose the GPU comes "
+        f"see on that machine which it needs: {command_line('doctor')}; in compose the GPU comes "
         "with compose/gpu.yaml",
     ),
     _row(

@@ -84,6 +84,9 @@ def check_ports(subject: Subject) -> Findings:
     if subject.silent is not None:
         yield skipped("whether the stack has its ports cannot be asked: see 'parts'")
         return
+    if subject.left_behind:
+        yield skipped("what is left of the stack may have them: see 'parts'")
+        return
     record = subject.record or StackRecord(Ports(), "", "")
     ports = record.listening()
     # Of a stack that runs those are looked at whose part does not.

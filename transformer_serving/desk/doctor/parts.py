@@ -17,18 +17,13 @@ def check_parts(subject: Subject) -> Findings:
     if subject.silent is not None:
         yield failure(subject.silent.why, subject.silent.fix)
         return
-    if not subject.running:
-        yield (
-            failure(
-                "the embedded stack was started and no supervisor keeps it any more",
-                f"start it again: {command_line('up', subject.state)}; or end what is left: "
-                f"{command_line('down', subject.state)}",
-            )
-            if subject.was_started
-            else skipped(
-                f"the embedded stack is down; start it: {command_line('up', subject.state)}"
-            )
-        )
+    if (absence := subject.absence) is not None:
+        if absence.left_behind:
+            yield failure(absence.why, absence.fix)
+        elif subject.was_started:
+            yield failure("the stack was started, and nothing of it runs any more", absence.fix)
+        else:
+            yield skipped(str(absence))
         return
     ill = [part for part in subject.parts if part.health != "ok"]
     for part in ill:

@@ -19,8 +19,8 @@ def check_services(subject: Subject) -> Findings:
     if subject.record is None:
         yield skipped("no embedded stack is looked at")
         return
-    if not subject.running and subject.silent is None:
-        yield skipped(f"the embedded stack is down; start it: {command_line('up', subject.state)}")
+    if subject.absence is not None and not subject.left_behind:
+        yield skipped(str(subject.absence))
         return
     services = read_services(subject.record)
     if services is None:

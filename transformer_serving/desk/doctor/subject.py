@@ -24,6 +24,7 @@ from transformer_serving.desk.versions.lock import Lock, read_lock
 
 if TYPE_CHECKING:
     from transformer_serving.desk.local.health import PartStatus
+    from transformer_serving.desk.local.leftovers import Absence
     from transformer_serving.desk.local.supervision import SilentSupervisor
 
 GIB = 1 << 30
@@ -76,6 +77,21 @@ class Subject:
     def silent(self) -> SilentSupervisor | None:
         """Why it cannot be said whether it is up."""
         return None if isinstance(self._up, bool) else self._up
+
+    @cached_property
+    def absence(self) -> Absence | None:
+        """Why it is not up; None where it is, where that cannot be said, and where none is looked
+        at."""
+        from transformer_serving.desk.local.leftovers import absence
+
+        if self.record is None or self.running or self.silent is not None:
+            return None
+        return absence(self.state)
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether parts of it run that no supervisor keeps."""
+        return self.absence is not None and self.absence.left_behind
 
     @cached_property
     def _up(self) -> bool | SilentSupervisor:

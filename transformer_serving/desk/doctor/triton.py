@@ -70,9 +70,9 @@ def _silent(address: str, answer: Answer, subject: Subject) -> Finding:
     own = subject.record is not None and not is_named
     if answer.status == 0 and own:
         why = f"Triton does not run at {address}"
-        if subject.running or subject.silent:
-            return failure(why, f"see '{command_line('logs triton', subject.state)}'")
-        return skipped(f"{why}; start it: {command_line('up', subject.state)}")
+        if subject.absence is not None:
+            return skipped(f"{why}; {subject.absence.fix}")
+        return failure(why, f"see '{command_line('logs triton', subject.state)}'")
     if answer.unresolved and subject.from_file and "." not in address:
         if not is_named:
             return skipped(
@@ -125,7 +125,7 @@ def _compared(version: str, where: str, subject: Subject) -> Finding:
     if version == pin:
         return ok(f"Triton{where} {version}, as pinned")
     fix = (
-        f"run {lock.image.image}, or move the pin: transformer-serving versions use RELEASE"
+        f"run {lock.image.image}, or move the pin: {command_line('versions use RELEASE')}"
         if subject.from_file
         else f"pip install --no-deps nvidia-pytriton=={lock.embedded.nvidia_pytriton}, then 'up'"
     )
@@ -267,9 +267,7 @@ def _bundle(subject: Subject, path: Path) -> Findings:
     try:
         bundle = open_bundle(path)
     except Failure as error:
-        yield failure(
-            str(error), "convert again: transformer-serving convert MODEL --output BUNDLE"
-        )
+        yield failure(str(error), f"convert again: {command_line('convert MODEL --output BUNDLE')}")
         return
     here = refusals(bundle.manifest, path, server_of(subject), config_faults, checks=tuple(_FIXES))
     for refusal in here:

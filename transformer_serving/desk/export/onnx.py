@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.error_line import named_line
 from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TOKEN_ROLES
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.export.heads import EAGER, load_head
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.interruption import reraise_interruption
@@ -98,7 +99,7 @@ def export_onnx(source: ModelSource, target: Path) -> ExportedGraph:
 
 WAY_OUT = (
     "convert a model of one of the families in docs/models.md, or export it by other means and "
-    "bring the ONNX file to 'transformer-serving bundle --from'"
+    f"bring the ONNX file to '{command_line('bundle --from')}'"
 )
 
 

@@ -44,10 +44,20 @@ class PartStatus:
 
 
 def part_status(
-    part: Part, state: Path, record: StackRecord, process: Process | None
+    part: Part,
+    state: Path,
+    record: StackRecord,
+    process: Process | None,
+    *,
+    left_behind: bool = False,
 ) -> PartStatus:
+    """`left_behind` where no supervisor says what runs, and the part may all the same."""
     address = part.listens(record)
     port = None if address is None or address.startswith(UNIX) else int(address.split(":")[1])
+    if left_behind:
+        health, version = _ask(part, state, address, None)
+        health = "runs, but no supervisor keeps it" if health == "ok" else health
+        return PartStatus(part.name, None, port, address, health, version, 0.0)
     if process is None or process.pid is None:
         word = "not running" if process is None else process.state.lower()
         # One that runs has looked at its data itself.
@@ -83,7 +93,7 @@ def _changed(path: Path) -> tuple[int, int]:
         return 0, 0
 
 
-def _ask(part: Part, state: Path, address: str | None, pid: int) -> tuple[str, str | None]:
+def _ask(part: Part, state: Path, address: str | None, pid: int | None) -> tuple[str, str | None]:
     if part.name == "controller":
         return _controller(state, pid)
     if address is None or part.health is None:
@@ -131,11 +141,12 @@ def read_controller(state: Path) -> dict[str, Any]:
         return {}
 
 
-def _controller(state: Path, pid: int) -> tuple[str, str | None]:
+def _controller(state: Path, pid: int | None) -> tuple[str, str | None]:
+    """`pid` None: that of its process is not known."""
     own = read_controller(state).get("controller", {})
     last = own.get("last_sync")
     # After a crash the file is still that of the process before.
-    if last is None or own.get("pid") != pid:
+    if last is None or (pid is not None and own.get("pid") != pid):
         return "has not synced yet", kit_version()
     if own.get("control_plane_error"):
         return f"control plane: {own['control_plane_error']}", kit_version()
@@ -155,5 +166,14 @@ def rollout_rows(state: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def all_parts(state: Path, record: StackRecord, processes: dict[str, Process]) -> list[PartStatus]:
-    return [part_status(part, state, record, processes.get(part.name)) for part in parts_of(record)]
+def all_parts(
+    state: Path,
+    record: StackRecord,
+    processes: dict[str, Process],
+    *,
+    left_behind: bool = False,
+) -> list[PartStatus]:
+    return [
+        part_status(part, state, record, processes.get(part.name), left_behind=left_behind)
+        for part in parts_of(record)
+    ]

@@ -10,11 +10,13 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from transformer_serving.contract.stack_line import MARK
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.environment import PART_STOP_S
 from transformer_serving.desk.local.sockets import sockets_of
@@ -42,6 +44,31 @@ def leftovers(state: Path) -> Iterator[psutil.Process]:
 
 def has_leftovers(state: Path) -> bool:
     return any(True for _ in leftovers(state))
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Why a stack whose supervisor is not there is not up, and the fix; `left_behind` says that
+    parts of it run all the same, and may serve."""
+
+    left_behind: bool
+    why: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.why}; {self.fix}"
+
+
+def absence(state: Path) -> Absence:
+    """Of a stack of which nobody says that it is up."""
+    start = command_line("up", state)
+    if not has_leftovers(state):
+        return Absence(False, "the stack is down", f"start it: {start}")
+    return Absence(
+        True,
+        "no supervisor keeps the stack any more, its parts may serve on",
+        f"start it again: {start}; or end what is left: {command_line('down', state)}",
+    )
 
 
 def _is_part(process: psutil.Process, state: Path) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_serving.contract.keys import VARIABLE as KEYS_VARIABLE
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.http import METRICS_KEY_VARIABLE, key_header
 from transformer_serving.desk.local.record import (
@@ -60,8 +61,8 @@ def check_key(started_with: Mapping[str, str], environment: Mapping[str, str]) -
     to show: the shell that has it join a stack need not be that of its start."""
     if started_with.get(KEYS_VARIABLE) and not environment.get(METRICS_KEY_VARIABLE):
         raise Failure(
-            "the gateway takes a key for its figures, made by 'transformer-serving keys add NAME "
-            f"--metrics': give it in {METRICS_KEY_VARIABLE}",
+            "the gateway takes a key for its figures, made by "
+            f"'{command_line('keys add NAME --metrics')}': give it in {METRICS_KEY_VARIABLE}",
             exit_code=2,
         )
 

@@ -18,7 +18,7 @@ from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
 from transformer_serving.desk.local.environment import unheard
-from transformer_serving.desk.local.leftovers import has_leftovers, sweep
+from transformer_serving.desk.local.leftovers import absence, has_leftovers, sweep
 from transformer_serving.desk.local.open_triton import open_tritons
 from transformer_serving.desk.local.owner import check_owner
 from transformer_serving.desk.local.parts import BY_NAME, parts_of
@@ -253,17 +253,20 @@ def status(state: Path, record: StackRecord) -> dict[str, Any]:
     """The stack as `status --json` prints it."""
     supervisor = Supervisor(state)
     processes = supervisor.processes()
-    parts = health.all_parts(state, record, processes)
+    left_behind = not processes and absence(state).left_behind
+    is_there = bool(processes) or left_behind
+    parts = health.all_parts(state, record, processes, left_behind=left_behind)
     well = any(part.name == "control-plane" and part.health == "ok" for part in parts)
     services = read_services(record) if well else None
     return {
         "state": str(state),
         "running": bool(processes),
+        "left_behind": left_behind,
         "serving_id": record.serving_id,
         "parts": [asdict(row) for row in parts],
-        "endpoints": health.endpoint_rows(state) if processes else [],
+        "endpoints": health.endpoint_rows(state) if is_there else [],
         "routes": [row.stored() for row in services.routes] if services else [],
         "unserved": [asdict(row) for row in services.unserved] if services else [],
-        "rollouts": health.rollout_rows(state) if processes else [],
+        "rollouts": health.rollout_rows(state) if is_there else [],
         "open_tritons": [asdict(row) for row in open_tritons(os.environ, own=record.triton.http)],
     }

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.clearml_tools.variables import without_clearml
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.local.record import clearml_environment, load_record
 from transformer_serving.desk.own_engine.engine import engine_of
@@ -92,7 +93,7 @@ def _engine_file(path: Path) -> Path:
     if len(found) != 1:
         raise ConversionRefused(
             f"the endpoint's model has {len(found)} files that are ONNX models or plans, of "
-            f"{len(files)}; one is wanted: take it yourself to 'transformer-serving bundle --from'"
+            f"{len(files)}; one is wanted: take it yourself to '{command_line('bundle --from')}'"
         )
     return found[0]
 

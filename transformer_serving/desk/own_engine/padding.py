@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from transformer_serving.contract.endpoint import Endpoint
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.parity.padding import change_by_padding
@@ -38,5 +39,5 @@ def side_of_engine(
     raise ConversionRefused(
         f"padding changes what the engine gives by {min(found):.0%} on either side; it "
         "needs an input attention_mask that it heeds; export it again with one, use "
-        "'transformer-serving convert', or say --precision int8 if it is quantized"
+        f"'{command_line('convert')}', or say --precision int8 if it is quantized"
     )

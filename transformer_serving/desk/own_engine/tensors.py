@@ -16,6 +16,7 @@ from transformer_serving.contract.endpoint import (
     OutputTensor,
 )
 from transformer_serving.contract.heads import EXTRA_ROLES, HEADS, TASK_HEADS, TOKEN_ROLES, TOKENS
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.own_engine.engine import load_onnx
 
@@ -30,7 +31,7 @@ _AS_OUTPUT = (
     f"NAME:TYPE:DIMS with a TYPE of {', '.join(OUTPUT_DTYPES)} and DIMS after the batch, such as "
     "output:FP32:2"
 )
-_EXPORT_AGAIN = "export the model again with dynamic axes, or use 'transformer-serving convert'"
+_EXPORT_AGAIN = f"export the model again with dynamic axes, or use '{command_line('convert')}'"
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def head_and_output(
     )
     raise ConversionRefused(
         f"{task} is answered from an output {heads}, and the engine has {shapes}; name another "
-        "--task, state the sizes with --output-tensor, or use 'transformer-serving convert'"
+        f"--task, state the sizes with --output-tensor, or use '{command_line('convert')}'"
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer_serving.contract.meanings import POOLINGS, Embedding
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.sentence import (
     BARE_ENCODER,
@@ -77,7 +78,7 @@ def _pooled(folder: Path, asked: Asked) -> tuple[str, bool]:
         raise ConversionRefused(
             f"modules.json of --tokenizer has {', '.join(names) or 'nothing'} behind the encoder, "
             "and of vectors of tokens Pooling, with or without Normalize behind it, is computed "
-            "outside the engine; use 'transformer-serving convert', bring an engine that gives "
+            f"outside the engine; use '{command_line('convert')}', bring an engine that gives "
             "the final vectors, or, where this one's are made otherwise, a --tokenizer folder "
             "without modules.json"
         )
@@ -93,7 +94,7 @@ def _mode(after: Sequence[ModuleRow]) -> str:
     if len(modes) != 1 or modes[0] not in POOLINGS[1:]:
         raise ConversionRefused(
             f"the model of --tokenizer pools by {' and '.join(map(str, modes))}, and outside the "
-            f"engine one of {', '.join(POOLINGS[1:])} is computed; use 'transformer-serving "
-            "convert', or bring an engine that gives the final vectors"
+            f"engine one of {', '.join(POOLINGS[1:])} is computed; use "
+            f"'{command_line('convert')}', or bring an engine that gives the final vectors"
         )
     return str(modes[0])

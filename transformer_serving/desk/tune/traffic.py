@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.local.leftovers import has_leftovers
 from transformer_serving.desk.local.record import load_record
 from transformer_serving.desk.local.supervision import Supervisor
 from transformer_serving.desk.watch.counters import Page, Rise
@@ -51,10 +52,10 @@ class Traffic:
 
 def refuse_traffic(state: Path, *, seconds: float = LOOK_S) -> Callable[[], bool]:
     """Raises Failure (exit code 2) where the stack of that folder has requests, and where that
-    cannot be seen; a stack that is down has none. Returns what says whether it has some later.
+    cannot be seen; one of which nothing runs has none. Returns what says whether it has some later.
     """
     record = load_record(state)
-    if record is None or not Supervisor(state).is_up():
+    if record is None or not (Supervisor(state).is_up() or has_leftovers(state)):
         return lambda: False
     traffic = Traffic(lambda: figures_of(record))
     time.sleep(seconds)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_serving.contract.gate.release import same
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 
 UNKNOWN = "unknown"
@@ -108,7 +109,7 @@ def find_release(release: str) -> Release:
             return row
     raise Failure(
         f"release '{release}' is not in the matrix, which has {rows[0].release} to "
-        f"{rows[-1].release}; see 'transformer-serving versions'",
+        f"{rows[-1].release}; see '{command_line('versions')}'",
         exit_code=2,
     )
 

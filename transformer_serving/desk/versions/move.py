@@ -17,6 +17,7 @@ import tomlkit
 
 from transformer_serving.contract.gate.release import parts
 from transformer_serving.contract.replacement import replace_file
+from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, parse_lock
 from transformer_serving.desk.versions.matrix import UNKNOWN, Release, find_release, read_matrix
@@ -51,7 +52,7 @@ _REBUILD = {
     "the image",
     "image": f"the Triton image: {_BUILD}",
     "onnxruntime": "bundles with engine onnxruntime: deploy them again, which compares opsets",
-    "driver_min": "the hosts' NVIDIA drivers: transformer-serving doctor",
+    "driver_min": f"the hosts' NVIDIA drivers: {command_line('doctor')}",
     "tritonclient": "the inference images: the client is pinned with the server",
 }
 

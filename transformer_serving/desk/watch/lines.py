@@ -16,7 +16,7 @@ from transformer_serving.desk.watch.traffic import EndpointTraffic, Traffic
 
 def plain_lines(look: Look, traffic: Traffic | None) -> list[str]:
     """Each begins with the time; none has more than one thing in it."""
-    told = ["up" if look.running else "down"]
+    told = [look.word]
     if traffic is not None:
         told = [f"up, {waiting(traffic)}"]
         if traffic.seconds:

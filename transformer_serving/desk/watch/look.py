@@ -16,6 +16,7 @@ from transformer_serving.desk import http
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import stack
+from transformer_serving.desk.local.leftovers import absence
 from transformer_serving.desk.local.record import LOOPBACK, StackRecord, load_record
 from transformer_serving.desk.watch.counters import Page, read_page
 
@@ -38,12 +39,18 @@ class Look:
         return bool(self.status and self.status["running"])
 
     @property
+    def word(self) -> str:
+        if self.status and self.status["left_behind"]:
+            return "left behind"
+        return "up" if self.running else "down"
+
+    @property
     def endpoints(self) -> list[dict[str, Any]]:
         return self.status["endpoints"] if self.status else []
 
     def ill_parts(self) -> list[str]:
         """A line for each part that is not well."""
-        parts = self.status["parts"] if self.status and self.running else []
+        parts = self.status["parts"] if self.status and self.word != "down" else []
         return [f"{part['name']}: {part['health']}" for part in parts if part["health"] != "ok"]
 
 
@@ -58,8 +65,7 @@ def look_at(state: Path) -> Look:
     except Failure as failure:
         return Look(now, None, None, str(failure))
     if not status["running"]:
-        down = f"the stack is down; '{command_line('up', state)}' starts it"
-        return Look(now, status, None, down)
+        return Look(now, status, None, str(absence(state)))
     try:
         return Look(now, status, figures_of(record), None)
     except Failure as failure:
@@ -76,8 +82,8 @@ def figures_of(record: StackRecord) -> Page:
         raise Failure(f"no figures: {address}/metrics does not answer: {error}") from error
     if answer.status in (http.UNAUTHORIZED, http.FORBIDDEN):
         raise Failure(
-            "no figures: the gateway takes a key for them, made by 'transformer-serving keys add "
-            f"NAME --metrics': give it in {http.METRICS_KEY_VARIABLE}"
+            "no figures: the gateway takes a key for them, made by "
+            f"'{command_line('keys add NAME --metrics')}': give it in {http.METRICS_KEY_VARIABLE}"
         )
     try:
         if answer.status != 200:

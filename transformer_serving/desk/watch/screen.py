@@ -150,6 +150,5 @@ def notes(look: Look, traffic: Traffic | None) -> list[str]:
 
 
 def _head(state: Path, look: Look) -> Text:
-    word = "up" if look.running else "down"
     line = Text(f"{look.time[11:19]} UTC  stack in {state}: ", overflow="fold")
-    return line.append(word, "bold green" if look.running else "bold red")
+    return line.append(look.word, "bold green" if look.running else "bold red")

@@ -40,7 +40,7 @@ def watch(state: Path, interval_s: float, *, as_json: bool) -> None:
 def _shown_by(console: Console, state: Path, *, as_json: bool) -> Iterator[Show]:
     if as_json:
         yield lambda look, traffic, _: click.echo(json_line(look, traffic))
-    elif console.is_terminal and not console.is_dumb_terminal:
+    elif console.is_interactive:
         with _on_terminal(console, state) as show:
             yield show
     else:

@@ -20,6 +20,8 @@ from transformer_serving.gateway.settings import MAX_BODY_ELEMENTS
 _MAX_DEPTH = 1024
 _TOO_DEEP = "depth limit"
 _TOO_LARGE = "number is infinity"
+# It gives the first character's place for such bytes, wherever they are.
+_NOT_UTF8 = "not valid UTF-8"
 # Bytes from which on bodies are parsed one after the other, and between them the event loop is
 # others' for as long as the last one took: an answer takes several of its turns. A thread gains
 # nothing: orjson keeps the interpreter's lock (docs/decisions/gateway.md).
@@ -162,6 +164,8 @@ def _too_many(limit: int, got: int | None) -> ServingError:
 def _refused(error: json.JSONDecodeError) -> ServingError:
     if _TOO_DEEP in error.msg:
         return ServingError("malformed_body", "the body is nested too deeply", limit=_MAX_DEPTH)
+    if _NOT_UTF8 in error.msg:
+        return ServingError("malformed_body", "the body is not UTF-8; send it as UTF-8")
     wrong = "holds too large a number" if _TOO_LARGE in error.msg else "is not valid JSON"
     return ServingError("malformed_body", f"the body {wrong} (at character {error.pos})")
 
