@@ -611,6 +611,7 @@ def test_a_text_that_the_reference_reads_to_its_end_is_not_cut(
         ("question-answering", 10, ""),
         ("question-answering", 16, ""),
         ("question-answering", 24, ""),
+        ("zero-shot-classification", 6, ""),
     ],
 )
 def test_an_endpoint_too_short_for_a_fixed_request_is_refused_by_name(
@@ -620,6 +621,10 @@ def test_an_endpoint_too_short_for_a_fixed_request_is_refused_by_name(
     if task == "question-answering":
         folder = save_model("bert", tmp_path / "model", "ForQuestionAnswering")
         graph = GraphTensors(CLASSIFIER.inputs, (OutputTensor("output", "FP32", (-1, 2)),))
+    if task == "zero-shot-classification":
+        labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
+        head = "ForSequenceClassification"
+        folder = save_model("bert", tmp_path / "model", head, id2label=labels, num_labels=3)
     source = open_source(str(folder), task=task)
     endpoint = endpoint_of(source, graph, tokens_of(source, longest, ()), LIMITS)
     said = f"at most {longest} tokens have no room for a fixed request{size}: name a longer --max-"

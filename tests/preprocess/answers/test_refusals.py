@@ -155,7 +155,8 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     ),
     ("zero-shot-classification", {"text": ""}, 422, "text"),
     ("zero-shot-classification", {"text": ["a"] * 26}, 413, "candidate_labels"),
-    ("zero-shot-classification", {"candidate_labels": [LONG]}, 413, None),
+    ("zero-shot-classification", {"candidate_labels": [LONG]}, 413, "candidate_labels"),
+    ("zero-shot-classification", {"hypothesis_template": LONG + "{}"}, 413, "hypothesis_template"),
     ("zero-shot-classification", {"text": LONG, "truncate": False}, 413, None),
     ("feature-extraction", parameters(truncation="yes"), 400, "truncation"),
     ("feature-extraction", {"text": LONG}, 413, None),
@@ -507,6 +508,25 @@ def test_no_windows_count_that_are_refused() -> None:
     endpoint = served(task)
     request = read_body(body, endpoint.task, endpoint.endpoint.limits)
     assert request.characters < 2840 + endpoint.endpoint.limits.max_tokens
+
+
+@pytest.mark.parametrize("truncate", [True, False, None])
+@pytest.mark.parametrize(("room", "fits"), [(1, True), (0, False)])
+def test_a_hypothesis_leaves_the_text_a_token_or_is_refused(
+    truncate: bool | None, room: int, fits: bool
+) -> None:
+    endpoint = served("zero-shot-classification")
+    # Three special tokens, and one a word.
+    most = MAX_LENGTH - 3
+    labels = ["a", " ".join(["a"] * (most - room))]
+    body = {"text": "a", "candidate_labels": labels, "hypothesis_template": "{}"}
+    found = outcome(endpoint, {**body, "truncate": truncate})
+    if fits:
+        assert [len(row.ids) for row in found] == [5, MAX_LENGTH]
+        return
+    assert (found.kind.code, found.field) == ("too_large", "candidate_labels")
+    assert (found.limit, found.got) == (most - 1, most)
+    assert "shorten the label or hypothesis_template" in found.message
 
 
 def test_too_many_pairs_are_refused_before_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
