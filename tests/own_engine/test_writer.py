@@ -406,6 +406,18 @@ def answered(bundle: Path, text: str) -> Any:
     return local.answer({"text": text})["embedding"]
 
 
+def test_vectors_of_tokens_that_are_the_answer_have_the_folders_prompts(
+    encoder_file: Path, tmp_path: Path
+) -> None:
+    folder, target = sentence_folder(tmp_path / "st"), tmp_path / "own"
+    done = brought(folder, encoder_file, target, "--task", "feature-extraction")
+    assert done.exit_code == 0, done.output
+    embedding = open_bundle(target).endpoint.embedding
+    assert embedding is not None
+    assert embedding.prompts == {"query": "good ", "document": ""}
+    assert embedding.default_prompt is None
+
+
 @pytest.mark.parametrize("pooling", ["cls", "lasttoken"])
 def test_vectors_of_tokens_become_what_the_sentence_transformers_folder_says(
     pooling: str, encoder_file: Path, tmp_path: Path

@@ -590,18 +590,30 @@ def test_prompts_and_similarity_are_read(tmp_path: Path) -> None:
     assert open_source(str(model), task="rerank").head == "vector"
 
 
+@pytest.mark.parametrize("task", ["sentence-embedding", "feature-extraction"])
 @pytest.mark.parametrize("prompts", [{}, {"passage": "passage: ", "query": "query: "}])
-def test_every_model_has_the_two_prompts_of_the_reference(
-    tmp_path: Path, prompts: dict[str, str]
+def test_every_model_has_its_prompts_and_the_two_of_the_reference(
+    tmp_path: Path, prompts: dict[str, str], task: str
 ) -> None:
     from sentence_transformers import SentenceTransformer
 
     model = save_sentence_model(tmp_path / "model", tmp_path / "encoder", pooling="mean")
     change(model / "config_sentence_transformers.json", prompts=prompts)
     for folder in (model, tmp_path / "encoder"):
-        sentence = open_source(str(folder), task="sentence-embedding").sentence
+        sentence = open_source(str(folder), task=task).sentence
         assert sentence is not None
         assert sentence.prompts == SentenceTransformer(str(folder), device="cpu").prompts
+
+
+def test_vectors_of_tokens_have_no_default_prompt(tmp_path: Path) -> None:
+    """Nor is one refused that is not there: the reference of feature-extraction reads none."""
+    for name in ("query", "nope"):
+        model = sentence_model(
+            tmp_path / name, prompts={"query": "query: "}, default_prompt_name=name
+        )
+        sentence = open_source(str(model), task="feature-extraction").sentence
+        assert sentence is not None
+        assert (sentence.default_prompt, sentence.prompts["query"]) == (None, "query: ")
 
 
 @pytest.mark.parametrize("task", ["auto", "sentence-embedding", "rerank", "sentence-similarity"])

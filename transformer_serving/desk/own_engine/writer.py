@@ -224,7 +224,7 @@ def _classification(own: OwnEngine, columns: int) -> Classification:
 
 def _embedding(own: OwnEngine, head: str, width: int) -> Embedding:
     if own.task == "feature-extraction":
-        return token_vectors(width)
+        return token_vectors(own.tokenizer, width)
     return embedding_of(
         own.tokenizer,
         per_token=head == "token_vectors",

@@ -101,9 +101,7 @@ def read_sentence_settings(
         _refuse_unserved(names)
         _check_pooling(folder, names)
         _check_default_prompt(settings)
-    # One without a text is no prompt, and can be named where the default is another.
-    written = {str(name): text or "" for name, text in (settings.get("prompts") or {}).items()}
-    prompts = {**BARE_ENCODER.prompts, **written}
+    prompts = read_prompts(folder)
     default = settings.get("default_prompt_name")
     _refuse_left_out_prompts(rows, name)
     return SentenceSettings(
@@ -113,6 +111,19 @@ def read_sentence_settings(
         similarity=_similarity(settings),
         dimensions=_dimensions(settings),
     )
+
+
+def read_prompts(folder: Path) -> dict[str, str]:
+    """The model's own by name, and the two that sentence-transformers gives every model."""
+    settings = (
+        read_json(folder / "config_sentence_transformers.json") if has_modules(folder) else {}
+    )
+    # One without a text is no prompt, and can be named where the default is another.
+    written = (settings or {}).get("prompts") or {}
+    return {
+        **BARE_ENCODER.prompts,
+        **{str(name): text or "" for name, text in written.items()},
+    }
 
 
 def module_rows(folder: Path) -> tuple[ModuleRow, ...] | None:
