@@ -18,7 +18,7 @@ def cut_columns(row: tokenizers.Encoding, tokens: Tokens) -> tuple[list[int], li
     """The ids and type ids that are left of a row of one text or two, special tokens and all."""
     ids, type_ids, texts = row.ids, row.type_ids, row.sequence_ids
     sizes = (texts.count(0), texts.count(1))
-    room = tokens.max_length - (len(ids) - sum(sizes))
+    room = max(0, tokens.max_length - (len(ids) - sum(sizes)))
     for text, (size, kept) in enumerate(zip(sizes, _kept(*sizes, room), strict=True)):
         if kept < size:
             begin = texts.index(text) + (kept if tokens.truncation_side == "right" else 0)
