@@ -48,6 +48,13 @@ _TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+# Where those may say the longest text; the first counts. What the tokenizer is told at each call is
+# before what it is made with.
+_LENGTHS = (
+    *(("processing_kwargs", name, "max_length") for name in ("common", "text")),
+    *((name, "model_max_length") for name in ("processor_kwargs", "tokenizer_args")),
+    ("max_seq_length",),
+)
 # Pooled without their prompts by sentence-transformers, whatever their files say.
 _WITHOUT_PROMPTS = tuple(f"hkunlp/instructor-{size}" for size in ("base", "large", "xl"))
 # Empty where the model's files do not say them.
@@ -245,14 +252,15 @@ def lowercases(folder: Path) -> bool:
     return bool(read_transformer_settings(folder).get("do_lower_case"))
 
 
-def longest_of(settings: dict[str, Any]) -> int | None:
+def longest_of(settings: Mapping[str, Any]) -> int | None:
     """Where that module cuts a text, in tokens; None where the tokenizer alone says it."""
-    for name in ("processor_kwargs", "tokenizer_args"):
-        given = settings.get(name)
-        if isinstance(given, dict) and isinstance(given.get("model_max_length"), int):
-            return int(given["model_max_length"])
-    written = settings.get("max_seq_length")
-    return written if isinstance(written, int) else None
+    for path in _LENGTHS:
+        found: Any = settings
+        for name in path:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, int):
+            return found
+    return None
 
 
 def _similarity(settings: dict[str, Any]) -> str:
