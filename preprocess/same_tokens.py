@@ -42,7 +42,6 @@ def plain_library(library: Any, tokens: Tokens) -> Any | None:
         # Their numbers have gaps, which only the file can say.
         return None
     plain.encode_special_tokens = tokens.split_special_tokens
-    plain.enable_truncation(tokens.max_length, direction=tokens.truncation_side)
     return plain
 
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import tokenizers
 
+from preprocess.longest_first import cut_columns
 from preprocess.same_tokens import Beginning, is_plain, plain_library
 from transformer_serving.contract.endpoint import Limits, Tokens
 from transformer_serving.contract.errors import ServingError
 
 # The latest, kept also when nobody has them any more.
 _KEPT = 8
-# Texts of more for each token that the model takes are likely too long for it.
-_CHARACTERS_A_TOKEN = 4
+# Texts of more are tokenized in several turns, each cut before the next.
+_CHARACTERS_AT_ONCE = 1 << 16
 
 Result = TypeVar("Result")
 # One text, or a text and its pair.
@@ -48,14 +48,13 @@ def library_of(tokenizer_json: bytes, tokens: Tokens) -> Any:
 
 
 class Tokenizer:
-    """A tokenizer whose truncation is set once: changing it per call is not thread-safe.
+    """The model's tokenizer for tasks whose rows are each one text or pair.
 
-    `library` is the tokenizers library's own object, for looking up and decoding.
+    `library` is the tokenizers library's own object, which cuts nothing.
     """
 
     def __init__(self, tokenizer_json: bytes, tokens: Tokens) -> None:
         self.library = library_of(tokenizer_json, tokens)
-        self.library.enable_truncation(tokens.max_length, direction=tokens.truncation_side)
         self._plain = plain_library(self.library, tokens)
         self._beginning = Beginning(self.library, tokens)
         self.known_ids = tokens.known_ids
@@ -74,24 +73,29 @@ class Tokenizer:
         was not asked for, or when all texts together are too many tokens; `impossible` when a text
         has no token at all, or one that the model does not know.
         """
-        if self._tokens.truncate if truncate is None else truncate:
-            encodings = self._cut(inputs)
-        else:
-            encodings = self._encoded(inputs)
-            for at, (given, encoding) in enumerate(zip(inputs, encodings, strict=True)):
-                if windows := encoding.overflowing:
-                    got = self._length(given, encoding, windows)
-                    raise too_long(self._tokens.max_length, got, field, at, len(inputs))
-        rows = [Encoded(encoding.ids, encoding.type_ids) for encoding in encodings]
+        cut = self._tokens.truncate if truncate is None else truncate
+        read = self._begun if cut else self._encoded
+        rows: list[Encoded] = []
+        for encoding in (one for some in _batches(inputs) for one in read(some)):
+            if not cut and len(encoding) > self._tokens.max_length:
+                raise too_long(
+                    self._tokens.max_length, len(encoding), field, len(rows), len(inputs)
+                )
+            rows.append(self._row(encoding))
         check_rows(rows, limits, self.known_ids)
         return rows
 
-    def _cut(self, inputs: Sequence[Input]) -> list[tokenizers.Encoding]:
+    def _row(self, encoding: tokenizers.Encoding) -> Encoded:
+        if len(encoding) <= self._tokens.max_length:
+            return Encoded(encoding.ids, encoding.type_ids)
+        return Encoded(*cut_columns(encoding, self._tokens))
+
+    def _begun(self, inputs: Sequence[Input]) -> list[tokenizers.Encoding]:
         """As _encoded, of long texts without a look at what is cut off."""
         begun = [self._beginning.of(given) if type(given) is str else given for given in inputs]
         encodings = self._encoded(begun)
         for at, (given, read) in enumerate(zip(inputs, begun, strict=True)):
-            if read is not given and not encodings[at].overflowing:
+            if read is not given and len(encodings[at]) < self._tokens.max_length:
                 # It has longer words than most.
                 [encodings[at]] = self._encoded([given])
         return encodings
@@ -107,36 +111,23 @@ class Tokenizer:
 
     def whole(self, texts: Sequence[str], *, special: bool) -> list[tokenizers.Encoding]:
         """Each text uncut, with special tokens around it or without."""
-        most = _CHARACTERS_A_TOKEN * self._tokens.max_length
-        library = self._uncut if any(len(text) > most for text in texts) else self.library
-        encodings: list[tokenizers.Encoding] = library.encode_batch(
+        encodings: list[tokenizers.Encoding] = self.library.encode_batch(
             list(texts), add_special_tokens=special
         )
-        if any(encoding.overflowing for encoding in encodings):
-            # What was cut off cannot be put together again: offsets are trimmed in each piece.
-            encodings = self._uncut.encode_batch(list(texts), add_special_tokens=special)
         return encodings
 
-    @cached_property
-    def _uncut(self) -> Any:
-        """The library's tokenizer without truncation, made when the first such text comes."""
-        return library_of(self.library.to_str().encode(), self._tokens)
 
-    def _length(
-        self,
-        given: Input,
-        encoding: tokenizers.Encoding,
-        windows: Sequence[tokenizers.Encoding],
-    ) -> int:
-        """Tokens of a text or pair before it was cut, whose first window and others these are."""
-        special: int = self.library.num_special_tokens_to_add(False)
-        if isinstance(given, str):
-            return special + sum(len(window) - special for window in (encoding, *windows))
-        size: int = self.library.num_special_tokens_to_add(True)
-        # The windows of a pair are those of one text with those of the other.
-        for one in self._encoded(given):
-            size += sum(len(window) - special for window in (one, *one.overflowing))
-        return size
+def _batches(inputs: Sequence[Input]) -> Iterator[Sequence[Input]]:
+    """The inputs in turns: of many long texts, whose encodings take a hundred bytes a token, only
+    the rows are kept.
+    """
+    begin = characters = 0
+    for at, given in enumerate(inputs):
+        if characters > _CHARACTERS_AT_ONCE:
+            yield inputs[begin:at]
+            begin, characters = at, 0
+        characters += len(given) if type(given) is str else len(given[0]) + len(given[1])
+    yield inputs[begin:]
 
 
 def too_long(

@@ -119,8 +119,12 @@ class ZeroShotClassification:
         premises = windows.pieces(request.texts)
         hypotheses = windows.second_pieces(parameters.hypotheses)
         total = TokenTotal(self._limits, self._tokens.known_ids)
-        special = windows.special_tokens(pair=True)
-        rooms = [self._tokens.max_length - special - len(asked) for asked in hypotheses]
+        most = self._tokens.max_length - windows.special_tokens(pair=True)
+        rooms = [most - len(asked) for asked in hypotheses]
+        longest = max(map(len, premises))
+        for at, room in enumerate(rooms):
+            if room < 1 and longest > room:
+                raise _no_room(parameters, at, most - 1, most - room)
         # All of them, before one is made: a refusal must cost little.
         total.check(sum(self._sizes(premises, rooms, truncate, request.text_field)))
         rows = [
@@ -142,15 +146,13 @@ class ZeroShotClassification:
         field: str,
     ) -> Iterator[int]:
         """The tokens of each pair, given the room that each hypothesis leaves. Raises ServingError
-        `too_large` where a premise does not fit, and is not to be cut or has no room.
+        `too_large` where a premise does not fit and is not to be cut.
         """
         longest = self._tokens.max_length
         for at, size in enumerate(map(len, premises)):
             for room in rooms:
-                if size > room and (room < 1 or not truncate):
-                    # Of a label without room the text is not to blame.
-                    where = field if room > 0 else None
-                    raise too_long(longest, longest - room + size, where, at, len(premises))
+                if size > room and not truncate:
+                    raise too_long(longest, longest - room + size, field, at, len(premises))
                 yield longest - room + min(size, room)
 
     def render(self, rows: Sequence[Row], work: Work) -> Any:
@@ -181,6 +183,20 @@ class ZeroShotClassification:
             "labels": [parameters.labels[at] for at in order],
             "scores": scores[order].tolist(),
         }
+
+
+def _no_room(parameters: ZeroShotParameters, at: int, limit: int, got: int) -> ServingError:
+    """The refusal of the hypothesis at that place, by whichever has more of its characters."""
+    label, hypothesis = parameters.labels[at], parameters.hypotheses[at]
+    by_label = 2 * len(label) >= len(hypothesis)
+    return ServingError(
+        "too_large",
+        "a candidate label in its hypothesis leaves no room for the text; shorten the label or "
+        "hypothesis_template",
+        field="candidate_labels" if by_label else "hypothesis_template",
+        limit=limit,
+        got=got,
+    )
 
 
 def _pairs(

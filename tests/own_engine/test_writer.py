@@ -406,6 +406,29 @@ def answered(bundle: Path, text: str) -> Any:
     return local.answer({"text": text})["embedding"]
 
 
+@pytest.mark.parametrize("asked", [("--max-length", "3"), ("--seq-len", "1", "2", "3")])
+def test_a_length_that_special_tokens_fill_is_refused_with_the_least(
+    asked: tuple[str, ...], tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    file = tiny_bundle / "model" / "model.onnx"
+    done = made(tiny_classifier, file, tmp_path / "own", *asked)
+    assert done.exit_code != 0
+    assert "must be at least 4 for this model, got 3, of which 3 are special tokens" in done.output
+    assert not (tmp_path / "own").exists()
+
+
+def test_vectors_of_tokens_that_are_the_answer_have_the_folders_prompts(
+    encoder_file: Path, tmp_path: Path
+) -> None:
+    folder, target = sentence_folder(tmp_path / "st"), tmp_path / "own"
+    done = brought(folder, encoder_file, target, "--task", "feature-extraction")
+    assert done.exit_code == 0, done.output
+    embedding = open_bundle(target).endpoint.embedding
+    assert embedding is not None
+    assert embedding.prompts == {"query": "good ", "document": ""}
+    assert embedding.default_prompt is None
+
+
 @pytest.mark.parametrize("pooling", ["cls", "lasttoken"])
 def test_vectors_of_tokens_become_what_the_sentence_transformers_folder_says(
     pooling: str, encoder_file: Path, tmp_path: Path

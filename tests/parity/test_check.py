@@ -611,6 +611,7 @@ def test_a_text_that_the_reference_reads_to_its_end_is_not_cut(
         ("question-answering", 10, ""),
         ("question-answering", 16, ""),
         ("question-answering", 24, ""),
+        ("zero-shot-classification", 6, ""),
     ],
 )
 def test_an_endpoint_too_short_for_a_fixed_request_is_refused_by_name(
@@ -620,6 +621,10 @@ def test_an_endpoint_too_short_for_a_fixed_request_is_refused_by_name(
     if task == "question-answering":
         folder = save_model("bert", tmp_path / "model", "ForQuestionAnswering")
         graph = GraphTensors(CLASSIFIER.inputs, (OutputTensor("output", "FP32", (-1, 2)),))
+    if task == "zero-shot-classification":
+        labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
+        head = "ForSequenceClassification"
+        folder = save_model("bert", tmp_path / "model", head, id2label=labels, num_labels=3)
     source = open_source(str(folder), task=task)
     endpoint = endpoint_of(source, graph, tokens_of(source, longest, ()), LIMITS)
     said = f"at most {longest} tokens have no room for a fixed request{size}: name a longer --max-"
@@ -662,7 +667,7 @@ def graph_of_embedder(
     return kept_graphs.graph(source, tmp_path_factory.mktemp("graph"))
 
 
-def reranker(embedder: Path, folder: Path, **lengths: int) -> Path:
+def reranker(embedder: Path, folder: Path, **lengths: Any) -> Path:
     """The bi-encoder, but that it cuts its texts, or those of a side, at these lengths."""
     shutil.copytree(embedder, folder)
     settings = folder / "sentence_bert_config.json"
@@ -687,12 +692,35 @@ def test_a_reranker_whose_reference_cuts_one_side_earlier_is_refused(
         assert reference_answers(source, shorter, [body])
 
 
+@pytest.mark.parametrize("name", ["common", "text"])
+def test_the_length_that_the_reference_tells_its_tokenizer_at_each_call_is_its_own(
+    name: str, embedder: Path, tmp_path: Path
+) -> None:
+    told = {"processing_kwargs": {name: {"max_length": 24}}, "max_seq_length": 30}
+    source = open_source(
+        str(reranker(embedder, tmp_path / "model", **told)), task="sentence-embedding"
+    )
+    output = (OutputTensor("output", "FP32", (32,)),)
+    graph = GraphTensors(("input_ids", "token_type_ids", "attention_mask"), output)
+    endpoint = endpoint_of(source, graph, tokens_of(source, None, ()), LIMITS)
+    assert endpoint.tokens.max_length == 24
+    assert reference_answers(source, endpoint, [{"text": "tea"}])
+    longer = replace(endpoint, tokens=replace(endpoint.tokens, max_length=25))
+    with pytest.raises(ConversionRefused, match="at 24 tokens, .* --max-length 24"):
+        reference_answers(source, longer, [{"text": "tea"}])
+
+
 @pytest.mark.parametrize(
     "lengths",
-    [{}, {"document_length": 20}, {"document_length": POSITIONS, "max_seq_length": 24}],
+    [
+        {},
+        {"document_length": 20},
+        {"document_length": POSITIONS, "max_seq_length": 24},
+        {"processing_kwargs": {"text": {"max_length": 24}}},
+    ],
 )
 def test_a_rerankers_long_documents_are_compared(
-    lengths: dict[str, int], embedder: Path, graph_of_embedder: ExportedGraph, tmp_path: Path
+    lengths: dict[str, Any], embedder: Path, graph_of_embedder: ExportedGraph, tmp_path: Path
 ) -> None:
     """The endpoint's length is the reference's, by which each side is cut."""
     source = open_source(str(reranker(embedder, tmp_path / "model", **lengths)), task="rerank")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +156,33 @@ def test_the_smallest_length_of_the_files_counts(classifier: Path) -> None:
 def test_a_length_beyond_the_models_is_refused_by_both_options_that_name_it(
     classifier: Path,
 ) -> None:
-    said = f"--max-length, or the MAX of --seq-len, must be from 1 to {POSITIONS} .*, got 49"
+    said = f"--max-length, or the MAX of --seq-len, must be from 4 to {POSITIONS} .*, got 49$"
     with pytest.raises(ConversionRefused, match=said):
         tokens_of(open_source(str(classifier)), POSITIONS + 1, ())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task", "least"),
+    [
+        ("BertForSequenceClassification", "text-classification", 4),
+        ("BertForQuestionAnswering", "question-answering", 4),
+        ("BertForTokenClassification", "token-classification", 3),
+        ("BertModel", "sentence-embedding", 3),
+    ],
+)
+def test_a_length_that_special_tokens_fill_is_refused_with_the_least(
+    classifier: Path, architecture: str, task: str, least: int
+) -> None:
+    change(classifier / "config.json", architectures=[architecture])
+    source = open_source(str(classifier), task=task)
+    assert tokens_of(source, least, ()).max_length == least
+    said = f"must be from {least} to {POSITIONS} .*, got {{}}, of which {least - 1} are special"
+    for length in range(1, least):
+        with pytest.raises(ConversionRefused, match=said.format(length)):
+            tokens_of(source, length, ())
+    unbounded = replace(source, max_length=None)
+    with pytest.raises(ConversionRefused, match=f"must be at least {least} for this model, got 1"):
+        tokens_of(unbounded, 1, ())
 
 
 @pytest.mark.parametrize("place", ["", "0_Transformer"])
@@ -202,6 +227,11 @@ def test_the_length_and_case_of_a_transformer_module_stand_in_its_folder(
     # As there, it stands in the place of what the tokenizer says.
     change(model / "tokenizer_config.json", model_max_length=10)
     assert open_source(str(model)).max_length == 16
+    # Before all of these stands what the tokenizer is told at each call.
+    change(settings, processing_kwargs={"text": {"max_length": 24, "padding": True}})
+    assert open_source(str(model)).max_length == 24
+    change(settings, processing_kwargs={"text": {"max_length": 24}, "common": {"max_length": 22}})
+    assert open_source(str(model)).max_length == 22
 
 
 @pytest.mark.parametrize(
@@ -590,18 +620,30 @@ def test_prompts_and_similarity_are_read(tmp_path: Path) -> None:
     assert open_source(str(model), task="rerank").head == "vector"
 
 
+@pytest.mark.parametrize("task", ["sentence-embedding", "feature-extraction"])
 @pytest.mark.parametrize("prompts", [{}, {"passage": "passage: ", "query": "query: "}])
-def test_every_model_has_the_two_prompts_of_the_reference(
-    tmp_path: Path, prompts: dict[str, str]
+def test_every_model_has_its_prompts_and_the_two_of_the_reference(
+    tmp_path: Path, prompts: dict[str, str], task: str
 ) -> None:
     from sentence_transformers import SentenceTransformer
 
     model = save_sentence_model(tmp_path / "model", tmp_path / "encoder", pooling="mean")
     change(model / "config_sentence_transformers.json", prompts=prompts)
     for folder in (model, tmp_path / "encoder"):
-        sentence = open_source(str(folder), task="sentence-embedding").sentence
+        sentence = open_source(str(folder), task=task).sentence
         assert sentence is not None
         assert sentence.prompts == SentenceTransformer(str(folder), device="cpu").prompts
+
+
+def test_vectors_of_tokens_have_no_default_prompt(tmp_path: Path) -> None:
+    """Nor is one refused that is not there: the reference of feature-extraction reads none."""
+    for name in ("query", "nope"):
+        model = sentence_model(
+            tmp_path / name, prompts={"query": "query: "}, default_prompt_name=name
+        )
+        sentence = open_source(str(model), task="feature-extraction").sentence
+        assert sentence is not None
+        assert (sentence.default_prompt, sentence.prompts["query"]) == (None, "query: ")
 
 
 @pytest.mark.parametrize("task", ["auto", "sentence-embedding", "rerank", "sentence-similarity"])

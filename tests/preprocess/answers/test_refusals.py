@@ -156,7 +156,8 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     ),
     ("zero-shot-classification", {"text": ""}, 422, "text"),
     ("zero-shot-classification", {"text": ["a"] * 26}, 413, "candidate_labels"),
-    ("zero-shot-classification", {"candidate_labels": [LONG]}, 413, None),
+    ("zero-shot-classification", {"candidate_labels": [LONG]}, 413, "candidate_labels"),
+    ("zero-shot-classification", {"hypothesis_template": LONG + "{}"}, 413, "hypothesis_template"),
     ("zero-shot-classification", {"text": LONG, "truncate": False}, 413, "text"),
     ("feature-extraction", parameters(truncation="yes"), 400, "truncation"),
     ("feature-extraction", {"text": LONG}, 413, "text"),
@@ -536,6 +537,25 @@ def test_a_time_that_is_none_is_shown_with_its_bounds() -> None:
         error = outcome(served("fill-mask"), {"text": "[MASK]", "timeout_ms": got})
         assert (error.kind.code, error.field, error.got) == ("invalid_field", "timeout_ms", got)
         assert f"from 1 to {MAX_TIMEOUT_MS}" in error.message
+
+
+@pytest.mark.parametrize("truncate", [True, False, None])
+@pytest.mark.parametrize(("room", "fits"), [(1, True), (0, False)])
+def test_a_hypothesis_leaves_the_text_a_token_or_is_refused(
+    truncate: bool | None, room: int, fits: bool
+) -> None:
+    endpoint = served("zero-shot-classification")
+    # Three special tokens, and one a word.
+    most = MAX_LENGTH - 3
+    labels = ["a", " ".join(["a"] * (most - room))]
+    body = {"text": "a", "candidate_labels": labels, "hypothesis_template": "{}"}
+    found = outcome(endpoint, {**body, "truncate": truncate})
+    if fits:
+        assert [len(row.ids) for row in found] == [5, MAX_LENGTH]
+        return
+    assert (found.kind.code, found.field) == ("too_large", "candidate_labels")
+    assert (found.limit, found.got) == (most - 1, most)
+    assert "shorten the label or hypothesis_template" in found.message
 
 
 def test_too_many_pairs_are_refused_before_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,14 +47,11 @@ def cuts_unasked(task: str, own_limit: int | None, longest: int) -> bool:
 
 
 def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int]) -> Tokens:
-    """Lengths and padding of the endpoint. Raises ConversionRefused for a max_length too long."""
+    """Lengths and padding of the endpoint. Raises ConversionRefused for a max_length too long, or
+    without room for a text."""
     longest = max_length or min(source.max_length or _LONGEST_UNSAID, LONGEST_UNASKED)
-    if not 1 <= longest <= (source.max_length or longest):
-        raise ConversionRefused(
-            f"--max-length, or the MAX of --seq-len, must be from 1 to {source.max_length} for "
-            f"this model, got {longest}"
-        )
     tokenizer = source.tokenizer
+    tokenizer.check_longest(longest, source.max_length, source.head)
     smaller = sorted({size for size in buckets if 0 < size < longest})
     return Tokens(
         max_length=longest,

@@ -16,6 +16,7 @@ from transformer_serving.desk.source.sentence import (
     BARE_ENCODER,
     ModuleRow,
     module_rows,
+    read_prompts,
     read_sentence_settings,
     refuse_own_modules,
 )
@@ -55,14 +56,14 @@ def embedding_of(folder: Path, *, per_token: bool, width: int, asked: Asked) -> 
     )
 
 
-def token_vectors(width: int) -> Embedding:
-    """Of vectors that are the answer themselves: their pooling and prompts are not asked for."""
+def token_vectors(folder: Path, width: int) -> Embedding:
+    """Of vectors that are the answer themselves: how the folder pools them is not asked for."""
     return Embedding(
         pooling="engine",
         normalize=False,
         dimensions=width,
         similarity=BARE_ENCODER.similarity,
-        prompts={},
+        prompts=read_prompts(folder),
         default_prompt=None,
     )
 

@@ -154,7 +154,7 @@ def endpoint_of(own: OwnEngine, tensors: EngineTensors, tokenizer: TokenizerFile
         head=head,
         inputs=input_tensors(tensors.inputs, own.roles),
         outputs=(output,),
-        tokens=_tokens(own, tokenizer),
+        tokens=_tokens(own, tokenizer, head),
         limits=replace(
             limits_of(own.task),
             max_batch_size=own.sizes.batch[2],
@@ -166,12 +166,13 @@ def endpoint_of(own: OwnEngine, tensors: EngineTensors, tokenizer: TokenizerFile
     )
 
 
-def _tokens(own: OwnEngine, tokenizer: TokenizerFile) -> Tokens:
+def _tokens(own: OwnEngine, tokenizer: TokenizerFile, head: str) -> Tokens:
     longest = own.sizes.max_length or _longest(own, tokenizer)
     if longest is None:
         raise ConversionRefused(
             "the tokenizer does not say how long a text may be; give --max-length TOKENS"
         )
+    tokenizer.check_longest(longest, None, head)
     return Tokens(
         max_length=longest,
         buckets=(*(size for size in own.sizes.buckets if size < longest), longest),
@@ -224,7 +225,7 @@ def _classification(own: OwnEngine, columns: int) -> Classification:
 
 def _embedding(own: OwnEngine, head: str, width: int) -> Embedding:
     if own.task == "feature-extraction":
-        return token_vectors(width)
+        return token_vectors(own.tokenizer, width)
     return embedding_of(
         own.tokenizer,
         per_token=head == "token_vectors",

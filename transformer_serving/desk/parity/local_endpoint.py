@@ -96,10 +96,10 @@ def _for_the_owner(tokens: Tokens, error: ServingError) -> ConversionRefused:
             "a fixed request has a token that the model does not know; the files may not belong "
             f"together, such as a tokenizer with more pieces than the model's {limit}"
         )
-    # A question's windows have a length of their own, and a count that leaves its context out.
-    windows = field in ("question", "doc_stride")
-    if windows or (code, limit) == ("too_large", tokens.max_length):
-        size = "" if windows else f", which has {error.got}"
+    # Of what a text stands beside, and of a question's windows, the count leaves the text out.
+    beside = field in ("question", "doc_stride", "candidate_labels", "hypothesis_template")
+    if beside or (code, limit) == ("too_large", tokens.max_length):
+        size = "" if beside else f", which has {error.got}"
         return ConversionRefused(
             f"texts of at most {tokens.max_length} tokens have no room for a fixed request{size}: "
             "name a longer --max-length"

@@ -21,6 +21,7 @@ from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.parity.shapes import unpadded
 from transformer_serving.desk.source.labels import columns_of
 from transformer_serving.desk.source.model import ModelSource
+from transformer_serving.desk.source.sentence import longest_of
 from transformer_serving.desk.source.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -194,13 +195,19 @@ def _sentence_model(source: ModelSource, endpoint: Endpoint) -> Any:
 
 def _set_length(model: Any, endpoint: Endpoint) -> None:
     """Raises ConversionRefused where the reference, left alone, would cut a text earlier."""
-    own, ours = model.max_seq_length, endpoint.tokens.max_length
+    ours = endpoint.tokens.max_length
+    # What it tells the tokenizer at each call stands before the length that it has.
+    calls = model[0].processing_kwargs
+    own = longest_of({"processing_kwargs": calls}) or model.max_seq_length
     if own is not None and own < ours:
         raise ConversionRefused(
             f"{SENTENCES} cuts this model's texts at {own} tokens, and the endpoint would at "
             f"{ours}; convert with --max-length {own}"
         )
     model.max_seq_length = ours
+    for kwargs in filter(None, calls.values()):
+        if "max_length" in kwargs:
+            kwargs["max_length"] = ours
 
 
 def _embedder(source: ModelSource, endpoint: Endpoint) -> Ask:

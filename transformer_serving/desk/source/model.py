@@ -34,6 +34,7 @@ from transformer_serving.desk.source.sentence import (
     has_modules,
     longest_of,
     lowercases,
+    read_prompts,
     read_sentence_settings,
     read_transformer_settings,
     refuse_chat,
@@ -169,7 +170,8 @@ def _sentence(folder: Path, head: str, name: str, pooling: str | None) -> Senten
     _check_pooling(folder, head, pooling)
     if head == "vector":
         return replace(read_sentence_settings(folder, name), pooling=pooling)
-    return BARE_ENCODER if head == "token_vectors" else None
+    # None is put unasked, as by the reference, but a request may name one.
+    return replace(BARE_ENCODER, prompts=read_prompts(folder)) if head == "token_vectors" else None
 
 
 def no_vector(pooling: str) -> str:

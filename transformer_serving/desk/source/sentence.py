@@ -48,6 +48,13 @@ _TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+# Where those may say the longest text; the first counts. What the tokenizer is told at each call is
+# before what it is made with.
+_LENGTHS = (
+    *(("processing_kwargs", name, "max_length") for name in ("common", "text")),
+    *((name, "model_max_length") for name in ("processor_kwargs", "tokenizer_args")),
+    ("max_seq_length",),
+)
 # Pooled without their prompts by sentence-transformers, whatever their files say.
 _WITHOUT_PROMPTS = tuple(f"hkunlp/instructor-{size}" for size in ("base", "large", "xl"))
 # Empty where the model's files do not say them.
@@ -101,9 +108,7 @@ def read_sentence_settings(
         _refuse_unserved(names)
         _check_pooling(folder, names)
         _check_default_prompt(settings)
-    # One without a text is no prompt, and can be named where the default is another.
-    written = {str(name): text or "" for name, text in (settings.get("prompts") or {}).items()}
-    prompts = {**BARE_ENCODER.prompts, **written}
+    prompts = read_prompts(folder)
     default = settings.get("default_prompt_name")
     _refuse_left_out_prompts(rows, name)
     return SentenceSettings(
@@ -113,6 +118,19 @@ def read_sentence_settings(
         similarity=_similarity(settings),
         dimensions=_dimensions(settings),
     )
+
+
+def read_prompts(folder: Path) -> dict[str, str]:
+    """The model's own by name, and the two that sentence-transformers gives every model."""
+    settings = (
+        read_json(folder / "config_sentence_transformers.json") if has_modules(folder) else {}
+    )
+    # One without a text is no prompt, and can be named where the default is another.
+    written = (settings or {}).get("prompts") or {}
+    return {
+        **BARE_ENCODER.prompts,
+        **{str(name): text or "" for name, text in written.items()},
+    }
 
 
 def module_rows(folder: Path) -> tuple[ModuleRow, ...] | None:
@@ -234,14 +252,15 @@ def lowercases(folder: Path) -> bool:
     return bool(read_transformer_settings(folder).get("do_lower_case"))
 
 
-def longest_of(settings: dict[str, Any]) -> int | None:
+def longest_of(settings: Mapping[str, Any]) -> int | None:
     """Where that module cuts a text, in tokens; None where the tokenizer alone says it."""
-    for name in ("processor_kwargs", "tokenizer_args"):
-        given = settings.get(name)
-        if isinstance(given, dict) and isinstance(given.get("model_max_length"), int):
-            return int(given["model_max_length"])
-    written = settings.get("max_seq_length")
-    return written if isinstance(written, int) else None
+    for path in _LENGTHS:
+        found: Any = settings
+        for name in path:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, int):
+            return found
+    return None
 
 
 def _similarity(settings: dict[str, Any]) -> str:

@@ -23,6 +23,8 @@ _SENTENCEPIECE = "sentencepiece"
 # What transformers puts into a vocabulary beside special tokens where it finds no file of one: for
 # some families, such as T5, the mark of a word's begin.
 _MADE_UP = 1
+# Whose rows may have two texts.
+_HEADS_OF_PAIRS = ("sequence", "spans")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,19 @@ class TokenizerFile:
         tokenizer = Tokenizer.from_buffer(self.content)
         tokenizer.encode_special_tokens = self.split_special_tokens
         return tokenizer
+
+    def check_longest(self, longest: int, most: int | None, head: str) -> None:
+        """Raises ConversionRefused for texts of more than `most` tokens, None where nobody knows,
+        and for rows that special tokens fill."""
+        special = self.library().num_special_tokens_to_add(head in _HEADS_OF_PAIRS)
+        if special < longest <= (most or longest):
+            return
+        allowed = f"at least {special + 1}" if most is None else f"from {special + 1} to {most}"
+        filled = f", of which {special} are special tokens" if longest <= special else ""
+        raise ConversionRefused(
+            f"--max-length, or the MAX of --seq-len, must be {allowed} for this model, got "
+            f"{longest}{filled}"
+        )
 
     def remark_of_fewer(self, rows: int) -> str | None:
         """What is said of a tokenizer that has less than a third of the ids for which the model's
