@@ -238,7 +238,7 @@ def test_a_row_of_the_rollout_before_is_no_routes_of_this_one(clock: Clock) -> N
         service.items[STATES] = states_text({"texts": before})
         rollouts = Rollouts(service, now=lambda: clock.now)
         asked = count()
-        rollouts._workers.wait_for_all = lambda: next(asked)  # type: ignore[assignment, method-assign, return-value] # noqa: B023
+        rollouts._workers.wait_for_all = lambda: next(asked)  # type: ignore[assignment, method-assign] # noqa: B023
         rollouts.take(READY)
         assert (service.state.id, service.state.step) == (PLAN.id, 0)
         # A controller that has just come asks all, and for nothing else.
