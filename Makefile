@@ -78,7 +78,7 @@ up: libpython $(VENV)/.desk
 
 # Said before gigabytes are installed; of an environment that is there `up` itself says it.
 libpython:
-	@$(if $(OTHER),false,test -e $(VENV)/.desk) || test -z "$(PYTHON)" || \
+	@$(if $(OTHER),false,test -e $(VENV)/.desk) || ! $(PYTHON) $(SERVES) 2>/dev/null || \
 		$(PYTHON) -m transformer_serving.engine.libpython
 
 # By what is installed, also where a lock has changed since: the stack that runs has been started with

@@ -68,13 +68,13 @@ made_of() {
     docker inspect --format '{{.Image}} {{index .Config.Labels "com.docker.compose.config-hash"}}' "$1"
 }
 
-# Every other service that runs more than once, such as Triton, as often as it does: `up` would bring
-# each that SERVICE depends on back to one container. Leaving those out (--no-deps) gives the new
+# Every other service, such as Triton, as often as it runs: `up` would bring each that SERVICE depends
+# on to the number of the file of --env-file. Leaving those out (--no-deps) gives the new
 # containers another hash, and the next `up` would replace all.
 others() {
     for other in $(compose "$@" ps --services --status running); do
         number_of=$(compose "$@" ps --quiet "$other" | wc -l)
-        if [ "$other" != "$service" ] && [ "$number_of" -gt 1 ]; then
+        if [ "$other" != "$service" ] && [ "$number_of" -ge 1 ]; then
             echo "--scale $other=$number_of"
         fi
     done
@@ -111,9 +111,10 @@ for container in $old; do
     if [ "$(made_of "$new")" = "$(made_of "$container")" ]; then
         same=$((same + 1))
     fi
-    # By its own stop signal and TRANSFORMER_SERVING_STOP_SECONDS: what runs in it ends first.
+    # By its own stop signal and TRANSFORMER_SERVING_STOP_SECONDS: what runs in it ends first. A Ctrl-C
+    # is every process's: ended before it has asked for the stop, it would be waited for without end.
     leaving=$container
-    docker stop "$container" >/dev/null
+    (trap '' INT TERM HUP && exec docker stop "$container") >/dev/null
     docker rm --volumes "$container" >/dev/null
     leaving=
     trap - INT TERM HUP

@@ -29,6 +29,7 @@ from transformer_serving.engine.controller.files.download import (
     clear_unfinished,
     downloaded,
 )
+from transformer_serving.engine.errors import NotWanted
 
 CONTENT = random.Random(7).randbytes(600_000)
 # The head of an answer and the last piece of one that breaks are shorter.
@@ -224,7 +225,7 @@ def test_what_is_not_wanted_any_more_ends(served: tuple[Path, int], tmp_path: Pa
     write(folder, CONTENT)
     asked = iter([True, True, False])
     with (
-        pytest.raises(DownloadFailed, match="nobody asks for it any more"),
+        pytest.raises(NotWanted, match="nobody asks for it any more"),
         downloaded("http://host/model.onnx", tmp_path, getter(port), is_wanted=lambda: next(asked)),
     ):
         pass

@@ -10,7 +10,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,14 @@ from tests.engine.triton_server import wait_until
 from tests.stand_in import names as naming, nvidia_smi
 from transformer_serving.contract.gate.server_facts import Gpu
 from transformer_serving.engine.controller import failures, look, state
+from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.controller.failures import FailedChanges
+from transformer_serving.engine.controller.files.local_copy import LocalCopy
 from transformer_serving.engine.controller.first_loads import TRITON_AWAY
 from transformer_serving.engine.controller.proving.prover import PROOF_MODEL
 from transformer_serving.engine.controller.records import REMOVAL, Pauses
 from transformer_serving.engine.controller.triton.server import BackendDied, TritonAway
-from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.errors import EngineError, NotWanted
 from transformer_serving.engine.model_config import from_text
 
 
@@ -106,6 +108,27 @@ def test_a_record_that_cannot_be_written_is_none(
         with pytest.raises(OSError, match="No space left"):
             file.commit("m" if record is None else "other", record)
         assert file.records() == before
+
+
+def test_a_fetch_that_nobody_waits_for_any_more_is_no_failure(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end may come before the loop knows that its endpoint is gone."""
+
+    asked: list[str] = []
+
+    @contextlib.contextmanager
+    def unwanted(served: Served) -> Iterator[LocalCopy]:
+        asked.append(served.model)
+        raise NotWanted("played")
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.plane, "model", unwanted)
+        one.plane.add("n", write_onnx(tmp_path / "n"))
+        one.until(lambda: len(asked) > 1)
+        assert one.row("n")["reason"] == "loading"
+    one.until(lambda: one.row("n").get("ready"))
 
 
 def test_a_load_that_cannot_be_written_down_leaves_nothing_in_triton(

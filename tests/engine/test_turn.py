@@ -121,6 +121,23 @@ def test_a_process_that_ends_lets_go(tmp_path: Path) -> None:
         assert ours
 
 
+def test_a_file_that_cannot_be_deleted_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A volume that fails just then costs nothing of what was done in the turn."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("played")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        with turn(tmp_path / "a.lock", tmp_path / "work") as ours:
+            assert ours
+    assert (tmp_path / "a.lock").exists()
+    with turn(tmp_path / "a.lock", tmp_path / "work") as ours:
+        assert ours
+
+
 def test_a_volume_that_takes_no_file_gives_no_turn(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with turn(tmp_path / "file" / "a.lock", tmp_path) as ours:

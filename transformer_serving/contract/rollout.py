@@ -99,6 +99,7 @@ class State:
     step, the last of them at `looked_at` requests of the candidate, mirrored ones included. `by` is
     the controller that takes the steps, `beat` grows as long as it does, at `beat_at` last. From
     `since` to there are the seconds of the phase that count, whatever the clock has been set to.
+    `served_after_s` of them were over when a promoted endpoint's own engine served first.
     `well` is whether the last look was content, `before` the endpoint as clearml-serving had it
     when the rollout began. At the steps that are over the old bundle answered `old_requests`, of
     which `old_errors` were errors.
@@ -116,6 +117,7 @@ class State:
     by: str = ""
     beat: int = 0
     beat_at: float = 0.0
+    served_after_s: float = 0.0
     well: bool = False
     old_requests: int = 0
     old_errors: int = 0

@@ -24,5 +24,9 @@ class NotStored(StorageError):
     """The store answered that it has no such file."""
 
 
+class NotWanted(EngineError):
+    """Nobody asks for it any more: no fault, and nothing to try again."""
+
+
 class ConfigError(EngineError):
     """A model configuration that cannot be built; the message names the field."""

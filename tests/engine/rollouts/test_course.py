@@ -169,6 +169,7 @@ def test_promoting_waits_for_the_endpoints_own_engine_and_every_worker() -> None
 )
 def test_a_promotion_that_takes_too_long_says_what_is_missing(serves: bool, part: str) -> None:
     state = replace(BEGUN, phase=PROMOTING, since=190.0)
+    state = next_state(PLAN, state, known(now=200.0, serves=serves, acked=False))
     back = next_state(PLAN, state, known(now=9_000.0, serves=serves, acked=False))
     assert back.phase == RETURNING
     assert f"and {part} within 300 s" in back.reason
@@ -271,6 +272,21 @@ def test_returning_waits_for_every_worker() -> None:
     over = next_state(PLAN, state, known())
     assert (over.phase, over.outcome, over.reason) == (OVER, WENT_BACK, "why")
     assert next_state(PLAN, over, known()) == over
+
+
+def test_a_promoted_engine_that_took_long_leaves_workers_their_time() -> None:
+    """That of a worker which must tell anew begins when the engine serves, not with the load."""
+    state = replace(BEGUN, phase=PROMOTING, since=0.0)
+    state = next_state(PLAN, state, known(now=1000.0, coming=True, endpoints=NAMED))
+    late = known(now=1010.0, coming=True, serves=True, acked=False, endpoints=NAMED)
+    state = next_state(PLAN, state, late)
+    assert (state.phase, state.served_after_s) == (PROMOTING, 1010.0)
+    state = next_state(PLAN, state, replace(late, now=1300.0))
+    assert (state.phase, state.served_after_s) == (PROMOTING, 1010.0)
+    assert next_state(PLAN, state, replace(late, now=1300.0, acked=True)).phase == LEAVING
+    back = next_state(PLAN, state, replace(late, now=1311.0))
+    assert back.phase == RETURNING
+    assert "not every worker took its routes within 300 s" in back.reason
 
 
 def test_a_promotion_that_goes_back_is_over_when_the_old_bundle_answers() -> None:

@@ -37,6 +37,7 @@ from transformer_serving.contract.rollout import (
     seen_text,
     states_text,
 )
+from transformer_serving.engine.controller.first_loads import TRITON_AWAY
 from transformer_serving.engine.controller.rollouts.taking import Rollouts
 from transformer_serving.engine.controller.rollouts.workers import Workers
 from transformer_serving.engine.controller.status import UNPROVEN, EndpointStatus
@@ -225,6 +226,23 @@ def test_one_that_another_triton_serves_is_left_to_its_controller(
         without.take(READY)
     assert service.state.by == taker
     assert not service.state.is_over
+
+
+def test_a_row_of_the_rollout_before_is_no_routes_of_this_one(clock: Clock) -> None:
+    """Those of other endpoints go on, and one of fewer steps begins."""
+    for before in (
+        State("before", OVER, outcome="went back"),
+        State("before", HOLDING, step=7),
+    ):
+        service = Service(PLAN)
+        service.items[STATES] = states_text({"texts": before})
+        rollouts = Rollouts(service, now=lambda: clock.now)
+        asked = count()
+        rollouts._workers.wait_for_all = lambda: next(asked)  # type: ignore[assignment, method-assign] # noqa: B023
+        rollouts.take(READY)
+        assert (service.state.id, service.state.step) == (PLAN.id, 0)
+        # A controller that has just come asks all, and for nothing else.
+        assert next(asked) == 1
 
 
 def test_an_older_row_that_another_controller_puts_back_undoes_no_step() -> None:
@@ -749,6 +767,18 @@ def test_an_engine_that_is_on_its_way_is_waited_for(clock: Clock) -> None:
     assert service.state.phase == PROMOTING
     rollouts.take(FAILING)
     assert service.state.phase == RETURNING
+
+
+def test_a_triton_that_comes_again_ends_no_promotion(clock: Clock) -> None:
+    service = Service(PLAN)
+    rollouts = promoting(service, clock, Clock(0.0))
+    away = [replace(READY[0], ready=False, reason=TRITON_AWAY), *READY[1:]]
+    for rows in (READY, away, READY):
+        for _ in range(200):
+            clock.now += 2
+            service.sync("one")
+            rollouts.take(rows)
+        assert service.state.phase == PROMOTING
 
 
 def test_a_worker_that_seldom_looks_has_its_time_to_take_a_promotion(clock: Clock) -> None:

@@ -169,12 +169,17 @@ def down(state: str | None, as_json: bool) -> None:
     from transformer_serving.desk.cli.progress import plain_console, step_line
     from transformer_serving.desk.local import stack
     from transformer_serving.desk.local.record import state_directory
+    from transformer_serving.desk.tune.killed_run import end_what_is_left
 
     folder = state_directory(state)
     console = plain_console(stderr=as_json)
     was_there = stack.is_there(folder)
     with console.status("stopping") as shown:
+        tuned = end_what_is_left(folder)
         swept = stack.stop(folder, step_line(shown) if was_there else lambda _: None)
+    if tuned:
+        err = plain_console(stderr=True)
+        err.print("ended the stack that a killed tune had left", soft_wrap=True)
     if as_json:
         values = {"state": str(folder), "running": False, "swept": swept}
         click.echo(json.dumps(values, indent=2))

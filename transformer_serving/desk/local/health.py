@@ -25,6 +25,8 @@ from transformer_serving.desk.local.record import StackRecord
 from transformer_serving.desk.local.supervision import Process
 
 _STALE_S = 15.0
+# The words of a part that answers.
+OK, UNKEPT = ANSWERING = "ok", "runs, but no supervisor keeps it"
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def part_status(
     port = None if address is None or address.startswith(UNIX) else int(address.split(":")[1])
     if left_behind:
         health, version = _ask(part, state, address, None)
-        health = "runs, but no supervisor keeps it" if health == "ok" else health
+        health = UNKEPT if health == OK else health
         return PartStatus(part.name, None, port, address, health, version, 0.0)
     if process is None or process.pid is None:
         word = "not running" if process is None else process.state.lower()

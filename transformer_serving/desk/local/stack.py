@@ -256,7 +256,7 @@ def status(state: Path, record: StackRecord) -> dict[str, Any]:
     left_behind = not processes and absence(state).left_behind
     is_there = bool(processes) or left_behind
     parts = health.all_parts(state, record, processes, left_behind=left_behind)
-    well = any(part.name == "control-plane" and part.health == "ok" for part in parts)
+    well = any(part.name == "control-plane" and part.health in health.ANSWERING for part in parts)
     services = read_services(record) if well else None
     return {
         "state": str(state),

@@ -19,13 +19,18 @@ from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import check_target
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
-from transformer_serving.desk.file_lock import taken
 from transformer_serving.desk.interruption import interruptible
 from transformer_serving.desk.local.record import make_private
 from transformer_serving.desk.local.stack import stop
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.tune import requests, sources
 from transformer_serving.desk.tune.goal import Goal, Meter
+from transformer_serving.desk.tune.killed_run import (
+    end_what_is_left,
+    only_run,
+    own_state,
+    work_folder,
+)
 from transformer_serving.desk.tune.knobs import (
     KNOBS,
     Knob,
@@ -138,6 +143,8 @@ def tune(
     check_target(request.output)
     check_environment_file(request.output)
     asked = _asked(request)
+    # Before the refusals, which it would be the cause of.
+    end_what_is_left(request.state)
     report("looking whether the served stack is idle")
     disturbed = (lambda: False) if request.anyway else refuse_traffic(request.state)
     # Before a folder is made for a stack that is not there.
@@ -145,7 +152,7 @@ def tune(
     with interruptible(), _work_folder(request.state) as work:
         bundles = _bundles(request, target, work, report)
         plan = _plan(request, bundles, asked)
-        with own_stack(work / "stack", bundles, plan.start, report) as own:
+        with own_stack(own_state(request.state), bundles, plan.start, report) as own:
             own.bring({"the beginning": plan.start})
             report("asking each request once")
             requests.check_answered(own.address(plan.start), plan.meter.payloads)
@@ -181,12 +188,12 @@ def _work_folder(state: Path) -> Iterator[Path]:
     After a Failure it stays, for its logs, until the next run.
     """
     make_private(state)
-    with (state / "tune.lock").open("w") as lock:
-        if not taken(lock):
+    with only_run(state) as ours:
+        if not ours:
             raise Failure(f"another tune runs with {state}; wait for it", exit_code=2)
-        work = state / "tune"
+        work = work_folder(state)
         # Before its files go: a run that was killed may have left processes.
-        stop(work / "stack", lambda _: None)
+        stop(own_state(state), lambda _: None)
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(mode=0o700)
         try:

@@ -249,13 +249,13 @@ class Deployment:
         try:
             if config is None:
                 raise LoadFailed("the configurations differ", frozenset({v.number for v in old}))
-            self._try(served, together, config)
+            self._try(served, record, together, config)
         except LoadFailed as failure:
             # Only the old version stood in the way: its files do not fit the new configuration.
             if not old or new.number in failure.versions or not failure.versions:
                 raise
             self._wait_for_workers(served, old[0], turn)
-            self._try(served, (new,), from_text(new.config))
+            self._try(served, record, (new,), from_text(new.config))
 
     def _beside(self, record: ModelRecord | None, new: Version) -> tuple[Version, ...]:
         """What serves on beside the new one. Not what Triton has lost: workers get nothing of it as
@@ -289,7 +289,13 @@ class Deployment:
                 turn.callback(self._at_work.release)
                 return
 
-    def _try(self, served: Served, versions: Sequence[Version], config: ModelConfig) -> None:
+    def _try(
+        self,
+        served: Served,
+        before: ModelRecord | None,
+        versions: Sequence[Version],
+        config: ModelConfig,
+    ) -> None:
         record = ModelRecord(
             model=served.model,
             endpoint=served.endpoint,
@@ -299,14 +305,18 @@ class Deployment:
         )
         self._install(record)
         self.triton.load(served.model, record.current.number)
-        self.commit(served.model, record)
+        try:
+            self.commit(served.model, record)
+        except BaseException:
+            if before is None:
+                # Loaded and not written down, as on a full disk, it would be nobody's.
+                with contextlib.suppress(EngineError):
+                    self.triton.unload(served.model)
+            raise
         self._clean(record)
 
     def _put_back(self, model: str, record: ModelRecord | None, token: str) -> None:
         if record is None:
-            # Loaded and not written down, as on a full disk, it would be nobody's.
-            with contextlib.suppress(EngineError):
-                self.triton.unload(model)
             self.repository.take_back(model, token)
         else:
             self.restore(record)

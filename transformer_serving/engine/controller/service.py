@@ -44,7 +44,7 @@ from transformer_serving.engine.controller.status import Proving, endpoint_rows
 from transformer_serving.engine.controller.sync import Sync
 from transformer_serving.engine.controller.triton.server import Triton
 from transformer_serving.engine.controller.trust import Trust
-from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.errors import EngineError, NotWanted
 
 _log = logging.getLogger(__name__)
 
@@ -292,10 +292,10 @@ class Service:
             else:
                 self._fail(model, fingerprint, error, now)
         for served, error in self._fetches.failed():
-            if self._is_wanted(served):
-                self._fail(served.model, served.fingerprint, error, now)
-            else:
+            if isinstance(error, NotWanted):
                 _log.info("%s: the fetch of what is not asked for any more has ended", served.model)
+            else:
+                self._fail(served.model, served.fingerprint, error, now)
 
     def _fail(self, model: str, fingerprint: str, error: BaseException, now: float) -> None:
         reason = reason_of(error)

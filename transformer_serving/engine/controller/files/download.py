@@ -26,7 +26,7 @@ import requests
 
 from transformer_serving.contract.full_disk import is_full_disk
 from transformer_serving.contract.replacement import replace_file
-from transformer_serving.engine.errors import EngineError, StorageError
+from transformer_serving.engine.errors import EngineError, NotWanted, StorageError
 
 Get = Callable[[Mapping[str, str]], requests.Response]
 
@@ -100,8 +100,8 @@ class Download:
         self._size = 0
 
     def fetch(self, get: Get) -> Path:
-        """The file, whole. Raises DownloadFailed, which leaves what came to the next call, and what
-        `fits` raises.
+        """The file, whole. Raises DownloadFailed and NotWanted, which leave what came to the next
+        call, and what `fits` raises.
 
         `get` asks for the file with some headers, without reading the body; what it raises of
         requests is an attempt that failed.
@@ -186,7 +186,7 @@ class Download:
 
     def _check_wanted(self) -> None:
         if not self._is_wanted():
-            raise DownloadFailed("nobody asks for it any more")
+            raise NotWanted("nobody asks for it any more")
 
     def _refused(self, answer: requests.Response) -> bool:
         if answer.status_code in (206, 416):
@@ -226,7 +226,8 @@ def downloaded(
     fits: Callable[[int], None] | None = None,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> Iterator[Path]:
-    """The file for as long as the block runs. Raises DownloadFailed, and what `fits` raises."""
+    """The file for as long as the block runs. Raises DownloadFailed, NotWanted, and what `fits`
+    raises."""
     download = Download(url, folder, fits, is_wanted)
     path = download.fetch(get)
     try:

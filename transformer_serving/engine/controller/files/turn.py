@@ -41,7 +41,8 @@ def turn(lock: Path, work: Path, patience_s: float = PATIENCE_S) -> Iterator[boo
             finally:
                 if ours:
                     # Else one stays of all that anybody ever fetched.
-                    lock.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):
+                        lock.unlink()
             return
 
 

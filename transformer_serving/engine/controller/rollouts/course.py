@@ -219,10 +219,13 @@ def _promote(plan: Plan, state: State, known: Known) -> State:
     is_named = serving(plan, known.endpoints) == plan.model_id
     if known.acked and known.serves and is_named:
         return _to(state, LEAVING, known, reason=state.reason)
-    limit_s = max(_PROMOTE_S, gone_s(known.every_s))
-    if known.coming and not known.serves:
-        limit_s = _COMING_S
-    if _is_late(state, known, limit_s):
+    if known.serves and not state.served_after_s:
+        # From here on workers alone are waited for, which may have to tell anew.
+        state = replace(state, served_after_s=known.now - state.since)
+    limit_s = _COMING_S
+    if known.serves or not known.coming:
+        limit_s = max(_PROMOTE_S, gone_s(known.every_s))
+    if _is_late(state, known, limit_s + (state.served_after_s if known.serves else 0.0)):
         missing = "not every worker took its routes" if known.serves else "it did not serve it"
         reason = f"{plan.endpoint} was promoted, and {missing} within {limit_s:.0f} s"
         return _to(state, RETURNING, known, reason=reason)
@@ -245,4 +248,5 @@ def _to(state: State, phase: str, known: Known, *, reason: str = "", outcome: st
     return replace(
         state, phase=phase, since=known.now, reason=reason or state.reason, outcome=outcome,
         looks=0 if fresh else state.looks, looked_at=0 if fresh else state.looked_at, well=False,
+        served_after_s=0.0,
     )  # fmt: skip

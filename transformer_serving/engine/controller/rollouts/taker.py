@@ -90,7 +90,7 @@ class Taker:
 
 
 def _needs_no_engine(plan: Plan, begun: State | None) -> bool:
-    """Its end follows from what workers and people say alone."""
+    """Its end follows from what workers and people say, or needs no more than the old bundle's."""
     return plan.wish == ABORT or (begun is not None and begun.phase not in (HOLDING, PROMOTING))
 
 

@@ -32,7 +32,12 @@ from transformer_serving.contract.rollout import (
     step_of,
 )
 from transformer_serving.engine.controller.control_plane.served import ControlPlane
-from transformer_serving.engine.controller.first_loads import IN_PROOF, LOADING
+from transformer_serving.engine.controller.first_loads import (
+    IN_PROOF,
+    LOADING,
+    TRITON_AWAY,
+    UNTRUSTED,
+)
 from transformer_serving.engine.controller.rollouts.course import (
     AFTER_S,
     Known,
@@ -47,6 +52,8 @@ from transformer_serving.engine.controller.status import EndpointStatus
 _log = logging.getLogger(__name__)
 _EVERY_S = 2.0
 _ENDPOINTS, _CANARY = "endpoints", "canary"
+# What an endpoint's row says that has nothing against it; None: it serves.
+_ON_ITS_WAY = (None, LOADING, IN_PROOF, TRITON_AWAY, UNTRUSTED)
 # What a bundle in the registry is called that a rollback may go to.
 _SERVED = "served"
 
@@ -108,8 +115,10 @@ class Rollouts:
             state = self._newest(plan, states.get(plan.endpoint))
             if not self._taker.takes(plan, state, rows, self._workers.clock):
                 continue
-            # What a worker has told may be of what another writer has put there meanwhile.
-            holds = state is None or routes(plan, state, *wanted) == wanted
+            # What a worker has told may be of what another writer has put there meanwhile. A row of
+            # the rollout before says nothing of this one's routes.
+            is_begun = state is not None and state.id == plan.id
+            holds = state is None or not is_begun or routes(plan, state, *wanted) == wanted
             undone |= not holds
             state = self._next(plan, state, rows, endpoints, holds=holds)
             taken[plan.endpoint] = replace(state, by=self._taker.own, beat=state.beat + 1)
@@ -255,9 +264,7 @@ def _serves(plan: Plan, rows: Sequence[EndpointStatus]) -> bool:
 
 def _is_coming(plan: Plan, rows: Sequence[EndpointStatus]) -> bool:
     """Whether the endpoint's row tells of nothing that keeps what it asks for from being loaded."""
-    return any(
-        row.endpoint == plan.endpoint and row.reason in (None, LOADING, IN_PROOF) for row in rows
-    )
+    return any(row.endpoint == plan.endpoint and row.reason in _ON_ITS_WAY for row in rows)
 
 
 def _kept(states: Mapping[str, State], plans: Mapping[str, Plan]) -> dict[str, State]:
