@@ -687,7 +687,8 @@ async def test_a_change_that_cannot_copy_checked_code_takes_nothing_that_serves(
         await gateway.until(lambda: said(gateway, "a", "new"))
         await gateway.until(lambda: said(gateway, "b", "other"))
     lines = [one for one in caplog.messages if one.startswith("endpoint b: its code ")]
-    assert f" cannot be {why.format(disk=disk.folder)}; asked again" in lines[0]
+    # On a slow machine the first that is told may be that it has come.
+    assert any(f" cannot be {why.format(disk=disk.folder)}; asked again" in one for one in lines)
     assert lines[-1].endswith("is here")
     assert len(old.asked) == asked
     assert not list(disk.folder.iterdir())
