@@ -121,6 +121,15 @@ def test_a_process_that_ends_lets_go(tmp_path: Path) -> None:
         assert ours
 
 
+def test_a_volume_that_numbers_its_files_anew_gives_no_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which file is there cannot be said: who waits does without, and not for ever."""
+    monkeypatch.setattr(os.path, "samestat", lambda *_: False)
+    with turn(tmp_path / "a.lock", tmp_path / "work") as ours:
+        assert not ours
+
+
 def test_a_file_that_cannot_be_deleted_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,8 @@ def status(watch: bool, interval_s: float, state: str | None, as_json: bool) -> 
         console.print(_status_tables(folder, values))
         if not values["running"]:
             # Broken in two, its first half would be pasted, and start another stack.
-            console.print(_text(str(absence(folder))), soft_wrap=True)
+            down = absence(folder, left_behind=values["left_behind"])
+            console.print(_text(str(down)), soft_wrap=True)
     if not _well(values):
         sys.exit(1)
 

@@ -18,7 +18,7 @@ from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local import health, monitoring
 from transformer_serving.desk.local.environment import unheard
-from transformer_serving.desk.local.leftovers import absence, has_leftovers, sweep
+from transformer_serving.desk.local.leftovers import has_leftovers, sweep
 from transformer_serving.desk.local.open_triton import open_tritons
 from transformer_serving.desk.local.owner import check_owner
 from transformer_serving.desk.local.parts import BY_NAME, parts_of
@@ -253,7 +253,7 @@ def status(state: Path, record: StackRecord) -> dict[str, Any]:
     """The stack as `status --json` prints it."""
     supervisor = Supervisor(state)
     processes = supervisor.processes()
-    left_behind = not processes and absence(state).left_behind
+    left_behind = not processes and has_leftovers(state)
     is_there = bool(processes) or left_behind
     parts = health.all_parts(state, record, processes, left_behind=left_behind)
     well = any(part.name == "control-plane" and part.health in health.ANSWERING for part in parts)

@@ -65,7 +65,8 @@ def look_at(state: Path) -> Look:
     except Failure as failure:
         return Look(now, None, None, str(failure))
     if not status["running"]:
-        return Look(now, status, None, str(absence(state)))
+        down = absence(state, left_behind=status["left_behind"])
+        return Look(now, status, None, str(down))
     try:
         return Look(now, status, figures_of(record), None)
     except Failure as failure:

@@ -15,35 +15,47 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 # Of a holder under whose hands nothing changes: its longest quiet work is to copy a model.
 PATIENCE_S = 600.0
 _LOOK_S = 0.5
+# Far more than wait at one time; a volume may number a file anew whenever it is asked.
+_MOST_DELETED = 100
 
 
 @contextlib.contextmanager
 def turn(lock: Path, work: Path, patience_s: float = PATIENCE_S) -> Iterator[bool]:
     """Whether it is ours; waits for as long as something changes below the folder `work`."""
-    while True:
+    file = _locked_file(lock, work, patience_s)
+    if file is None:
+        yield False
+        return
+    with file:
+        try:
+            yield True
+        finally:
+            # Else one stays of all that anybody ever fetched.
+            with contextlib.suppress(OSError):
+                lock.unlink()
+
+
+def _locked_file(lock: Path, work: Path, patience_s: float) -> BinaryIO | None:
+    """The file that is there, locked; None where it cannot be had."""
+    for _ in range(_MOST_DELETED):
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
             file = lock.open("ab")
         except OSError:
-            yield False
-            return
-        with file:
-            ours = _locked(file.fileno(), work, patience_s)
-            if ours and not _is_at(lock, file.fileno()):
-                # Its holder deleted it meanwhile, and others lock the one that is there by now.
-                continue
-            try:
-                yield ours
-            finally:
-                if ours:
-                    # Else one stays of all that anybody ever fetched.
-                    with contextlib.suppress(OSError):
-                        lock.unlink()
-            return
+            return None
+        ours = _locked(file.fileno(), work, patience_s)
+        if ours and _is_at(lock, file.fileno()):
+            return file
+        file.close()
+        if not ours:
+            return None
+        # Its holder deleted it meanwhile, and others lock the one that is there by now.
+    return None
 
 
 def _is_at(lock: Path, descriptor: int) -> bool:

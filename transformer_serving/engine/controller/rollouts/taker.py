@@ -64,11 +64,10 @@ class Taker:
         self._free: dict[str, float] = {}
 
     def takes(
-        self, plan: Plan, state: State | None, rows: Sequence[EndpointStatus], now: float
+        self, plan: Plan, begun: State | None, rows: Sequence[EndpointStatus], now: float
     ) -> bool:
-        """Whether it takes the next step. The state may still be that of the rollout before; `now`
-        is on the clock of the seconds in which ClearML answers."""
-        begun = state if state is not None and state.id == plan.id else None
+        """Whether it takes the next step of a rollout, where that has `begun`. `now` is on the
+        clock of the seconds in which ClearML answers."""
         if begun is not None and begun.by == self.own:
             return True
         # It beats at each rollout on its own.

@@ -112,13 +112,11 @@ class Rollouts:
         taken: dict[str, State] = {}
         undone = False
         for plan in plans:
-            state = self._newest(plan, states.get(plan.endpoint))
+            state = self._begun(plan, states.get(plan.endpoint))
             if not self._taker.takes(plan, state, rows, self._workers.clock):
                 continue
-            # What a worker has told may be of what another writer has put there meanwhile. A row of
-            # the rollout before says nothing of this one's routes.
-            is_begun = state is not None and state.id == plan.id
-            holds = state is None or not is_begun or routes(plan, state, *wanted) == wanted
+            # What a worker has told may be of what another writer has put there meanwhile.
+            holds = state is None or routes(plan, state, *wanted) == wanted
             undone |= not holds
             state = self._next(plan, state, rows, endpoints, holds=holds)
             taken[plan.endpoint] = replace(state, by=self._taker.own, beat=state.beat + 1)
@@ -160,20 +158,20 @@ class Rollouts:
             return True
         return not state.is_over or self._now() - state.since < AFTER_S
 
-    def _newest(self, plan: Plan, state: State | None) -> State | None:
-        """All states are one item: another controller may just have put an older row back."""
-        own = self._taken.get(plan.endpoint)
-        if own is None or own.id != plan.id:
-            return state
-        is_older = state is None or state.id != plan.id or state.beat < own.beat
-        return own if is_older else state
+    def _begun(self, plan: Plan, state: State | None) -> State | None:
+        """The newest state of this rollout, None where it has not begun: the row may be that of the
+        one before. All states are one item, so another controller may have put an older one back.
+        """
+        known = (state, self._taken.get(plan.endpoint))
+        ours = [one for one in known if one is not None and one.id == plan.id]
+        return max(ours, key=lambda one: one.beat, default=None)
 
     def _next(
         self, plan: Plan, state: State | None, rows: Sequence[EndpointStatus],
         endpoints: Mapping[str, Any], *, holds: bool,
     ) -> State:  # fmt: skip
         now = self._now()
-        if state is None or state.id != plan.id:
+        if state is None:
             return replace(begun(plan, endpoints, now), beat_at=now)
         state = _counted(state, now, self._workers.counted_s)
         alive = self._workers.alive(plan)
