@@ -14,6 +14,7 @@ import orjson
 from transformer_serving.contract.body_limits import USUAL_ELEMENTS
 from transformer_serving.contract.errors import ServingError
 from transformer_serving.contract.json_text import as_utf8
+from transformer_serving.contract.worker.request_context import mirrored_body
 
 # Of an object in any encoding: the mark, blanks, and the zeros beside their bytes. Most texts are
 # none by their first byte, and no other is copied to know.
@@ -28,7 +29,10 @@ def as_meant(body: Any, fields: Collection[str]) -> Any:
     if not getattr(body, "is_untyped", False):
         return body
     sent = _object_with(body, fields)
-    return body if sent is None else sent
+    if sent is None:
+        return body
+    # What is mirrored stays so: it is not counted.
+    return mirrored_body(sent) if getattr(body, "is_golden", False) else sent
 
 
 def text_of(raw: bytes, fields: Collection[str]) -> str:

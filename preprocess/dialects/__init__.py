@@ -60,7 +60,7 @@ class Conversation:
         if operation.task is not None:
             if operation.name not in self._tasks:
                 self._tasks[operation.name] = operation.task(asked.endpoint)
-            self.task = self._tasks[operation.name]
+            self.task = self._tasks[operation.name] or self.task
         return operation.read(asked)
 
     def reply(self, answer: Any, work: Work) -> Reply:

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from preprocess.dialects.operation import Answered, Asked, Operation, given, read_fields
+from preprocess.dialects.tei import cosines
 from preprocess.request import wrong
 from preprocess.response import Reply, answer_body
+from transformer_serving.contract.endpoint import Endpoint
 from transformer_serving.contract.heads import ENDPOINT_TASKS
 
 # `options` is about loading and caching, which there is none of.
@@ -65,7 +67,8 @@ _WAYS = {
     "text-classification": _Way({"top_k": None}, answer=_in_a_list),
     "token-classification": _Way({"aggregation_strategy": "simple"}),
     "zero-shot-classification": _Way(answer=_labels),
-    "sentence-embedding": _Way(beside=_EMBEDDED, answer=_in_a_list),
+    # Its feature extraction is that of text-embeddings-inference, as its similarity is.
+    "sentence-embedding": _Way({"normalize_embeddings": True}, beside=_EMBEDDED, answer=_in_a_list),
 }
 # Those whose own parameters stand beside `inputs`.
 _VECTORS = ("sentence-embedding", "feature-extraction")
@@ -110,6 +113,10 @@ def _write(answered: Answered) -> Reply:
     return Reply(answer_body(way.answer(answered)))
 
 
+def _task(endpoint: Endpoint) -> Any:
+    return cosines(endpoint) if endpoint.task == "sentence-similarity" else None
+
+
 OPERATIONS = (
-    Operation("hf.inference", frozenset(ENDPOINT_TASKS), _read, _write, _NAMES),
+    Operation("hf.inference", frozenset(ENDPOINT_TASKS), _read, _write, _NAMES, _task),
 )  # fmt: skip

@@ -64,8 +64,8 @@ class Operation:
 
     `read` gives a body of our own form. It raises ServingError, as read_body will on what it gives.
     `names` are the caller's names of fields and parameters, with ours. `task` makes the task that
-    answers where it is not the endpoint's own, from the same engine; it raises ServingError. What
-    needs no engine does not wait for it either.
+    answers where it is not the endpoint's own, from the same engine, None where it is; it raises
+    ServingError. What needs no engine does not wait for it either.
     """
 
     name: str

@@ -174,7 +174,8 @@ def _classification(endpoint: Endpoint) -> TextClassification:
     return TextClassification(endpoint)
 
 
-def _cosines(endpoint: Endpoint) -> SentenceSimilarity:
+def cosines(endpoint: Endpoint) -> SentenceSimilarity:
+    """Whatever the model's own similarity is."""
     if endpoint.embedding is not None:
         embedding = replace(endpoint.embedding, similarity="cosine")
         endpoint = replace(endpoint, embedding=embedding)
@@ -195,7 +196,7 @@ _PREDICT = Operation(
     _classification,
 )  # fmt: skip
 _RERANK = Operation("tei.rerank", frozenset({"rerank"}), _rerank, _as_it_is, {}, Rerank)
-_SIMILARITY = Operation("tei.similarity", openai.TASKS, _similarity, _scores, {}, _cosines)
+_SIMILARITY = Operation("tei.similarity", openai.TASKS, _similarity, _scores, {}, cosines)
 # What its server answers at its root, by the model.
 _ROOT = {
     "sentence-embedding": _EMBED,

@@ -157,18 +157,20 @@ def _inputs(given: dict[str, Given], asked: Asked) -> Any:
     if second is not None:
         if second.whole:
             second.open()
-        return _object(form, first, second)
+        is_alone = first.whole or name == _POSITIONAL or form.second.required
+        return _object(form, first, second, is_alone)
     if first.whole and isinstance(first.values[0], dict):
         # The pipeline's own object of both fields.
         return first.values[0]
     if form.second is not None and form.second.required:
-        return _object(form, first, None)
+        return _object(form, first, None, True)
     alone = first.whole or (name == _POSITIONAL and len(first.values) == 1)
     return first.values[0] if alone else first.values
 
 
-def _object(form: BodyForm, first: Given, second: Given | None) -> dict[str, Any]:
-    one = len(first.values) == 1
+def _object(form: BodyForm, first: Given, second: Given | None, is_alone: bool) -> dict[str, Any]:
+    """Both fields; `is_alone` says whether one element of the first is no list of one."""
+    one = is_alone and len(first.values) == 1
     found = {form.first.name: _shaped(form.first, first, one and not (second and _many(second)))}
     if second is not None and form.second is not None:
         found[form.second.name] = _shaped(form.second, second, one or form.shares_second)

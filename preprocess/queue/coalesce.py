@@ -309,6 +309,13 @@ class Coalescer:
             answered = True
             note_call()
             return outputs
+        except ServingError as error:
+            if error.kind.code != "deadline":
+                raise
+            # It was the call's own, and no caller's.
+            raise ServingError(
+                "deadline", f"the engine did not answer a call within {CALL_LIMIT_S:g} s"
+            ) from None
         finally:
             pace.end(running, time.monotonic(), answered=answered)
 

@@ -45,6 +45,9 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
     "vector": ("sentence-embedding", "feature_extraction", {"text": TEXT}),
+    "raw vector": (
+        "sentence-embedding", "feature_extraction", {"text": TEXT, "normalize": False},
+    ),
     "short vector": (
         "sentence-embedding", "feature_extraction",
         {"text": TEXT, "normalize": True, "truncate": True, "dimensions": 8},
@@ -108,8 +111,10 @@ def test_zero_shot_gives_rows(endpoints: Endpoints, answers: Any, case: str) -> 
 def test_vectors_are_rows_also_of_one_text(endpoints: Endpoints, answers: Any) -> None:
     texts = [TEXT, "Tea."]
     served = [row["embedding"] for row in endpoints.serve("sentence-embedding", {"text": texts})]
-    np.testing.assert_allclose(answers["vectors"], served, atol=1e-5)
-    np.testing.assert_allclose(answers["vector"], served[:1], atol=1e-5)
+    of_length_one = served / np.linalg.norm(served, axis=1, keepdims=True)
+    np.testing.assert_allclose(answers["vectors"], of_length_one, atol=1e-5)
+    np.testing.assert_allclose(answers["vector"], of_length_one[:1], atol=1e-5)
+    np.testing.assert_allclose(answers["raw vector"], served[:1], atol=1e-5)
     short = np.array(served[:1])[:, :8]
     np.testing.assert_allclose(answers["short vector"], short / np.linalg.norm(short), atol=1e-5)
 

@@ -153,6 +153,20 @@ def test_two_that_numbered_at_one_moment_agree_at_the_next_look(service: Service
     assert not first._engine_processor_lookup
 
 
+def test_a_new_model_is_written_once(service: Service) -> None:
+    """The task's edits are not atomic: each is a moment in which another writer's is lost."""
+    service.publish("m1")
+    first = service.worker()
+    for model in ("m2", "m3"):
+        written = service.task.written
+        service.publish(model)
+        service.look(first)
+        assert service.task.written == written + 1
+        service.look(first)
+        assert service.task.written == written + 1
+    assert service.task.loaded == served(first) == {"auto/3": "m3"}
+
+
 def asked(worker: Any) -> dict[str, str]:
     """Of several versions, which share their route's weights."""
     return {url: row.model_id for url, row in worker._model_monitoring_endpoints.items()}

@@ -25,8 +25,12 @@ console.log(JSON.stringify(Object.fromEntries(rows.map((row) => [row.name, row.w
 VECTORS = {"operations": ["openai.embeddings"]}
 TEXT = {
     "operations": ["openai.chat", "openai.completions", "v2.infer"],
-    "parameters": [{"name": "do_sample", "default": False}],
+    "parameters": [{"name": "do_sample", "default": False}, {"name": "top_k", "default": 50}],
 }
+SAMPLING = {
+    **TEXT, "parameters": [{"name": "do_sample", "default": True}, {"name": "top_k", "default": 5}],
+}  # fmt: skip
+DRAWN = 'extra_body={"top_k": 50},'
 
 
 @pytest.fixture
@@ -105,7 +109,20 @@ def test_a_call_that_openai_has_not_is_not_shown_as_its(folder: Path, body: str)
                     "return_full_text": False, "top_k": None,
                 },
             },
-            ['prompt="a",', "max_tokens=4,", "temperature=0.5,", "seed=7,"],
+            ['prompt="a",', "max_tokens=4,", "temperature=0.5,", "seed=7,", DRAWN],
+        ),
+        # Who sends one of them samples, also from a model that does not do so by itself.
+        (
+            {"text": "a", "parameters": {"temperature": 0.7}},
+            ['prompt="a",', "temperature=0.7,", DRAWN, "echo=True,"],
+        ),
+        (
+            {"text": "a", "parameters": {"top_p": 0.9, "do_sample": None}},
+            ['prompt="a",', "top_p=0.9,", DRAWN, "echo=True,"],
+        ),
+        (
+            {"text": "a", "parameters": {"top_k": 4}},
+            ['prompt="a",', 'extra_body={"top_k": 4},', "echo=True,"],
         ),
     ],
 )  # fmt: skip
@@ -115,19 +132,50 @@ def test_openais_completion_is_the_same_one(folder: Path, body: Any, lines: list
     assert ("for piece in answer" in code["openai"]) is body.get("stream", False)
 
 
+def test_openais_completion_of_a_model_that_samples(folder: Path) -> None:
+    code = shown(folder, json.dumps({"text": "a"}), SAMPLING)
+    wanted = ['prompt="a",', 'extra_body={"top_k": 5},', "echo=True,"]
+    assert asked(code["openai"]) == ['model="vectors",', *wanted]
+    calm = json.dumps({"text": "a", "parameters": {"do_sample": False}})
+    wanted = ['prompt="a",', "temperature=0,", "echo=True,"]
+    assert asked(shown(folder, calm, SAMPLING)["openai"]) == ['model="vectors",', *wanted]
+
+
 @pytest.mark.parametrize(
     "body",
     [
-        "no JSON",
         '{"text": ["a", "b"]}',
-        '{"messages": [{"role": "user", "content": "a"}]}',
         '{"text": "a", "timeout_ms": 100}',
-        '{"text": "a", "parameters": {"top_k": 4}}',
+        '{"text": "a", "parameters": {"min_p": 0.1}}',
         '{"text": "a", "parameters": {"num_return_sequences": 2}}',
     ],
 )
 def test_a_text_that_openai_has_not_is_not_shown_as_its(folder: Path, body: str) -> None:
     assert shown(folder, body, TEXT).keys() == {"curl", "Python", "tritonclient"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "no JSON", "null", '"a"', "[]", "{}", '{"text": [1]}', '{"parameters": {"top_k": 4}}',
+        '{"messages": [{"role": "user", "content": "a"}]}',
+        '{"inputs": {"question": "a", "context": "b"}}',
+        '{"text": "a", "messages": []}',
+    ],
+)  # fmt: skip
+def test_what_no_tensors_hold_is_not_shown_as_tritonclients(folder: Path, body: str) -> None:
+    assert shown(folder, body, TEXT).keys() == {"curl", "Python"}
+
+
+def test_tritonclient_is_given_texts_as_tensors_and_the_rest_as_parameters(folder: Path) -> None:
+    body = {
+        "query": "a", "texts": ["b", "c"], "stream": False, "truncate": True, "top_n": 1,
+        "parameters": {"return_documents": True},
+    }  # fmt: skip
+    code = shown(folder, json.dumps(body), TEXT)["tritonclient"]
+    compile(code, "shown", "exec")
+    assert 'texts = {"query": ["a"], "texts": ["b", "c"]}' in code
+    assert '    parameters={"return_documents": True, "top_n": 1, "truncate": True},' in code
 
 
 def test_a_stream_is_read_as_it_comes(folder: Path) -> None:

@@ -20,7 +20,7 @@ from preprocess.stats import DEADLINE, DISCONNECT, EndpointFigures
 from preprocess.tensors import Tensor
 from preprocess.tokens import Encoded
 from transformer_serving.contract.endpoint import Endpoint, read_endpoint
-from transformer_serving.contract.errors import ServingError
+from transformer_serving.contract.errors import ServingError, too_late
 from transformer_serving.contract.worker.request_context import GoldenBody, MirroredBody
 
 BAD = 666
@@ -190,6 +190,19 @@ async def test_a_fault_of_ours_reaches_everyone_who_waits(endpoint: Endpoint) ->
         *(infer(queue, [text(1)], soon()) for _ in range(3)), return_exceptions=True
     )
     assert all(isinstance(outcome, ZeroDivisionError) for outcome in outcomes)
+
+
+async def test_a_call_that_the_engine_owes_is_not_told_as_the_callers_deadline(
+    endpoint: Endpoint,
+) -> None:
+    """A caller may have a day."""
+
+    async def late(inputs: list[Tensor], deadline: float) -> Any:
+        raise too_late()
+
+    with pytest.raises(ServingError, match="the engine did not answer a call within 300 s") as told:
+        await infer(coalescer(endpoint, late), [text(1)], time.monotonic() + 86_400)
+    assert told.value.kind.code == "deadline"
 
 
 async def test_a_golden_request_larger_than_the_limit_passes_a_full_worker(

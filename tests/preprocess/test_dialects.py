@@ -661,7 +661,12 @@ def test_hf_takes_null_for_what_is_not_sent(task: str) -> None:
 
 def test_hf_takes_the_parameters_of_vectors_beside_the_inputs() -> None:
     speaker = SPEAKERS["sentence-embedding"]
-    assert speaker.ask("hf.inference", {"inputs": TEA}) == vectors([TEA])
+    of_length_one = vectors([TEA], normalize_embeddings=True)
+    assert speaker.ask("hf.inference", {"inputs": TEA}) == of_length_one != vectors([TEA])
+    for sent in (None, True):
+        assert speaker.ask("hf.inference", {"inputs": TEA, "normalize": sent}) == of_length_one
+    raw = speaker.ask("hf.inference", {"inputs": TEA, "normalize": False})
+    assert raw == vectors([TEA])
     body = {"inputs": TEXTS, "normalize": True, "dimensions": 4, "truncate": True}
     wanted = vectors(TEXTS, normalize_embeddings=True, truncate_dim=4)
     assert speaker.ask("hf.inference", body) == wanted
@@ -675,7 +680,15 @@ def test_hf_takes_the_parameters_of_vectors_beside_the_inputs() -> None:
     assert refusal("feature-extraction", "hf.inference", tokens).field == "normalize"
 
 
-@pytest.mark.parametrize("task", ["question-answering", "sentence-similarity", "rerank"])
+def test_hf_gives_the_cosine_whatever_the_models_own_similarity_is() -> None:
+    speaker = SPEAKERS["sentence-similarity"]
+    inputs = OURS["sentence-similarity"]
+    found = speaker.ask("hf.inference", {"inputs": inputs})
+    assert found == speaker.ask("tei.similarity", {"inputs": inputs})
+    assert found != speaker.ask(None, {"inputs": inputs})
+
+
+@pytest.mark.parametrize("task", ["question-answering", "rerank"])
 def test_hf_gives_the_pipelines_answer_otherwise(task: str) -> None:
     speaker = SPEAKERS[task]
     body = {"inputs": OURS[task]}

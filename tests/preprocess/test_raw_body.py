@@ -58,7 +58,11 @@ def test_json_of_the_form_is_no_text(name: str, blank: str, encoding: str) -> No
     assert "good" not in error.message
     # Where nobody said what it is, it is what it looks like; also to the bundle that is tried.
     for untyped in (UntypedBody(raw), mirrored_body(UntypedBody(raw))):
-        assert as_meant(untyped, TEXT.form.telling) == BODIES[name]
+        meant = as_meant(untyped, TEXT.form.telling)
+        assert meant == BODIES[name]
+        # Who is counted, and who is not, stays so.
+        assert getattr(meant, "is_golden", False) is getattr(untyped, "is_golden", False)
+        assert not hasattr(meant, "goes_first")
     assert as_meant(raw, TEXT.form.telling) is raw
 
 

@@ -83,6 +83,21 @@ CALLS: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ),
     (
         "text-classification",
+        [tensor("array_inputs", ["x"]), tensor("text_pair", ["p"])],
+        {"inputs": {"text": ["x"], "text_pair": ["p"]}},
+    ),
+    (
+        "text-classification",
+        [tensor("args", ["x"]), tensor("text_pair", ["p"])],
+        {"inputs": {"text": "x", "text_pair": "p"}},
+    ),
+    (
+        "text-classification",
+        [tensor("text", ["x"], content_type="raw"), tensor("text_pair", ["p"])],
+        {"inputs": {"text": "x", "text_pair": "p"}},
+    ),
+    (
+        "text-classification",
         [tensor("inputs", ['{"text": "x", "text_pair": "p"}'], content_type="hg_jsonlist")],
         {"inputs": [{"text": "x", "text_pair": "p"}]},
     ),

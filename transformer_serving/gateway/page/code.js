@@ -78,19 +78,23 @@ function openai(call) {
 
 // What is the same at OpenAI's completions, under its names.
 const COMPLETION = { max_new_tokens: "max_tokens", temperature: "temperature", top_p: "top_p", seed: "seed", stop: "stop" };
+// Who sends one of these samples, whatever the model does unasked.
+const OF_SAMPLING = ["temperature", "top_p", "top_k"];
 
 // What OpenAI's completions are asked, where that is the same call; undefined where it is not.
 function completionOf({ body }, card) {
   const { text, inputs, parameters, stream, ...others } = body ?? {};
   const prompt = text ?? inputs;
   if (typeof prompt !== "string" || (text !== undefined && inputs !== undefined)) return undefined;
-  const { do_sample: asked, return_full_text: full, ...rows } = parameters ?? {};
+  const { do_sample: asked, return_full_text: full, top_k: best, ...rows } = parameters ?? {};
   const given = Object.entries(rows).filter(([, value]) => value !== null);
   if (Object.values(others).some((value) => value !== null) || given.some(([name]) => !(name in COMPLETION))) return undefined;
   const named = Object.fromEntries(given.map(([name, value]) => [COMPLETION[name], value]));
-  // There, a temperature of 0 says that the likeliest token is taken, and a stream has no prompt either.
-  const draws = asked ?? card.parameters.find(({ name }) => name === "do_sample").default;
-  const drawn = draws ? {} : { temperature: 0 };
+  // There, a temperature of 0 says that the likeliest token is taken, all tokens are drawn from where
+  // neither the call nor the model says of how many, and a stream has no prompt either.
+  const usual = (name) => card.parameters.find((row) => row.name === name).default;
+  const draws = asked ?? (OF_SAMPLING.some((name) => parameters?.[name] != null) || usual("do_sample"));
+  const drawn = draws ? { extra_body: { top_k: best ?? usual("top_k") } } : { temperature: 0 };
   return { prompt, ...named, ...drawn, ...(stream ? { stream: true } : full === false ? {} : { echo: true }) };
 }
 
@@ -107,13 +111,23 @@ function completion(call, card) {
   );
 }
 
+const isOfTexts = (value) => [value].flat().length > 0 && [value].flat().every((one) => typeof one === "string");
+
+// What its tensors and parameters can hold: texts by their names, and single values.
+function isOfTensors({ body }) {
+  if (streams({ body }) || body === null || typeof body !== "object" || Array.isArray(body)) return false;
+  const { parameters, ...fields } = body;
+  const values = Object.values(fields);
+  return values.some(isOfTexts) && values.every((value) => isOfTexts(value) || typeof value !== "object" || value === null);
+}
+
 function tritonclient(call) {
-  const { parameters = {}, truncate, timeout_ms, ...fields } = call.body ?? {};
+  const { parameters, truncate, timeout_ms, stream, ...fields } = call.body ?? {};
   const base = new URL(call.base);
   const at = base.host + base.pathname.replace(/\/$/, "");
   const tls = base.protocol === "https:" ? ", ssl=True" : "";
   const [model, version] = call.name.split("/");
-  const texts = Object.entries(fields).filter(([, value]) => [value].flat().every((one) => typeof one === "string"));
+  const texts = Object.entries(fields).filter(([, value]) => isOfTexts(value));
   const others = { ...parameters, ...Object.fromEntries(Object.entries(fields).filter((row) => !texts.some(([name]) => name === row[0]))) };
   if (truncate !== undefined) others.truncate = truncate;
   if (timeout_ms !== undefined) others.timeout_ms = timeout_ms;
@@ -137,7 +151,7 @@ const LANGUAGES = [
   { name: "Python", write: requests },
   { name: "openai", operation: "openai.embeddings", write: openai, fits: ({ body }) => embeddingsOf(body) !== undefined },
   { name: "openai", operation: "openai.completions", write: completion, fits: (call, card) => completionOf(call, card) !== undefined },
-  { name: "tritonclient", operation: "v2.infer", write: tritonclient, fits: (call) => !streams(call) },
+  { name: "tritonclient", operation: "v2.infer", write: tritonclient, fits: isOfTensors },
 ];
 
 export function languages(card, call) {
