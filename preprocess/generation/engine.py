@@ -165,7 +165,8 @@ class TextEngine:
         left_s = patience.deadline - began
         if left_s <= 0:
             raise too_late()
-        opening = self._client.open(self.model, self._endpoint.bundle_version, request, left_s)
+        bundle = self._endpoint.bundle_version
+        opening = self._client.open(self.model, bundle, request, left_s, patience.arrived)
         try:
             return await in_time(opening, left, Replies.close)
         except TimeoutError:

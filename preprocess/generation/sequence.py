@@ -67,6 +67,10 @@ class Patience:
     caller: Future[None] | None = None
     came: float = 0.0
 
+    def arrived(self, at: float) -> None:
+        """Also of a sequence that nobody reads yet, as of a stream whose others have not begun."""
+        self.came = at
+
     @property
     def left_by(self) -> str:
         """Why a sequence is cut that nobody reads any more."""
@@ -238,7 +242,6 @@ class Sequence:
         if self.new_tokens:
             self._figures.gap(came - self._last, tokens)
         self._last = came
-        self._patience.came = max(self._patience.came, came)
 
     def token_text(self, token: int) -> str:
         """A token alone, as a list of tokens names it."""

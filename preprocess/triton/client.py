@@ -28,7 +28,7 @@ from preprocess.triton.member import (
     Server,
     StreamingServer,
 )
-from preprocess.triton.replies import Replies
+from preprocess.triton.replies import Arrived, Replies
 from preprocess.triton.running import RunningCalls
 from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
@@ -116,7 +116,7 @@ class TritonClient:
             raise too_late() from None
 
     async def open(
-        self, model: str, version: int, request: StreamedRequest, left_s: float
+        self, model: str, version: int, request: StreamedRequest, left_s: float, arrived: Arrived
     ) -> Replies:
         """The answers of one request to exactly that model version, the first of which is here.
 
@@ -130,7 +130,7 @@ class TritonClient:
             member.in_flight += 1
             try:
                 server = cast("StreamingServer", member.server)
-                replies = await server.open(model, version, request, left_s)
+                replies = await server.open(model, version, request, left_s, arrived)
             except BaseException:
                 ended()
                 raise

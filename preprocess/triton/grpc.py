@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from preprocess.tensors import Array, RawOutput, Tensor, read_outputs
 from preprocess.triton.errors import error_of
 from preprocess.triton.handed_on import handed_on
-from preprocess.triton.replies import Outputs, Replies
+from preprocess.triton.replies import Arrived, Outputs, Replies
 from preprocess.triton.stream import Stream
 from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
@@ -97,11 +97,12 @@ class GrpcTriton:
         return read_outputs(_outputs(await self._ask("ModelInfer", request)), outputs)
 
     async def open(
-        self, model: str, version: int, request: StreamedRequest, left_s: float
+        self, model: str, version: int, request: StreamedRequest, left_s: float, arrived: Arrived
     ) -> Replies:
         """The answers of one request to exactly that model version, the first of which is here.
 
-        Nobody may wait for longer than `left_s` seconds. Raises ServingError, AwayError.
+        Nobody may wait for longer than `left_s` seconds; `arrived` is told of each answer. Raises
+        ServingError, AwayError.
         """
         message = _request(model, version, request.inputs, ())
         message.id = request.id
@@ -112,7 +113,7 @@ class GrpcTriton:
                 self._channel().call, "ModelStreamInfer",
                 metadata=(*_WITH_STATUS, *handed_on.get()),
             ),
-            message, farewell, left_s,
+            message, farewell, left_s, arrived,
         )  # fmt: skip
         replies = Replies(_answers(stream), stream.leave, lambda: stream.came)
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from preprocess.tensors import Array, Tensor
-from preprocess.triton.replies import Replies
+from preprocess.triton.replies import Arrived, Replies
 from preprocess.triton.streamed_request import StreamedRequest
 from transformer_serving.contract.endpoint import OutputTensor
 from transformer_serving.contract.errors import ServingError
@@ -43,7 +43,7 @@ class StreamingServer(Server, Protocol):
     """One that answers a request several times, which only gRPC can."""
 
     async def open(
-        self, model: str, version: int, request: StreamedRequest, left_s: float
+        self, model: str, version: int, request: StreamedRequest, left_s: float, arrived: Arrived
     ) -> Replies: ...
 
 

@@ -12,6 +12,8 @@ from preprocess.tensors import RawOutput
 
 # An answer's tensors by name.
 Outputs = Mapping[str, RawOutput]
+# Told of an answer when it came, on time.monotonic's clock, whether anybody reads it or not.
+Arrived = Callable[[float], object]
 
 
 class Replies:

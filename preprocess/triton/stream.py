@@ -21,6 +21,7 @@ from typing import Any
 
 import grpc
 
+from preprocess.triton.replies import Arrived
 from transformer_serving.contract.worker.open_streams import open_streams
 
 # An engine that has not ended after its farewell for so long does not answer any more.
@@ -28,15 +29,20 @@ _END_S = 10.0
 
 
 class Stream:
-    """Of one event loop; `open_call` makes the RPC of an iterator of messages and a time limit."""
+    """Of one event loop; `open_call` makes the RPC of an iterator of messages and a time limit.
+
+    `arrived` is called with the time of each answer that comes, be it read or not.
+    """
 
     def __init__(
-        self, open_call: Callable[..., Any], request: Any, farewell: Any, limit_s: float
-    ) -> None:
+        self, open_call: Callable[..., Any], request: Any, farewell: Any, limit_s: float,
+        arrived: Arrived,
+    ) -> None:  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._open_call = open_call
         self._request = request
         self._farewell = farewell
+        self._arrived = arrived
         self._came: asyncio.Queue[tuple[float, Any]] = asyncio.Queue()
         # When the message that was read last had come; who reads may be slow.
         self.came = 0.0
@@ -98,11 +104,7 @@ class Stream:
         end: Any = None
         try:
             async for message in self._call:
-                if _is_last(message):
-                    self._ended = True
-                    self._over.set()
-                if not self._left:
-                    self._came.put_nowait((time.monotonic(), message))
+                self._take(message)
         except grpc.aio.AioRpcError as error:
             end = error
         except asyncio.CancelledError:
@@ -115,6 +117,17 @@ class Stream:
             self._came.put_nowait((time.monotonic(), end))
             if self._too_long is not None:
                 self._too_long.cancel()
+
+    def _take(self, message: Any) -> None:
+        if _is_last(message):
+            self._ended = True
+            self._over.set()
+        if self._left:
+            return
+        now = time.monotonic()
+        self._came.put_nowait((now, message))
+        if not message.error_message:
+            self._arrived(now)
 
 
 def _is_last(message: Any) -> bool:

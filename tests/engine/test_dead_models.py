@@ -15,6 +15,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from tests.engine.streams import Caller, options
 from tests.engine.triton_server import TritonServer, wait_until
 from transformer_serving.engine.controller.triton import backend_processes
 from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
@@ -39,6 +40,27 @@ _MODEL = """
 """
 
 
+TALKER = "talker"
+# As a language model whose line is full: it refuses by its sender, and fails nothing but the prompt
+# of a 1.
+_TALKER = """
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            for one in requests:
+                ids = np.from_dlpack(pb_utils.get_input_tensor_by_name(one, "input_ids"))
+                if ids[0] == 1:
+                    raise ValueError("of this one")
+                error = pb_utils.TritonError("UNAVAILABLE: 3 calls wait, and 3 may")
+                one.get_response_sender().send(
+                    pb_utils.InferenceResponse(output_tensors=[], error=error),
+                    flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+                )
+"""
+
+
 @pytest.fixture
 def sixteen(
     triton_server: TritonServer, request: pytest.FixtureRequest
@@ -60,14 +82,34 @@ def sixteen(
         client.unload_model(NAME)
 
 
+@pytest.fixture
+def talker(triton_server: TritonServer) -> Iterator[triton.InferenceServerClient]:
+    """A client of a Triton that has the decoupled model."""
+    folder = triton_server.repository / TALKER
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    (folder / "1" / "model.py").write_text(textwrap.dedent(_TALKER))
+    config = build_config(
+        name=TALKER, backend="python", max_batch_size=0, decoupled=True,
+        inputs=[
+            TensorConfig("input_ids", "INT32", (-1,)), TensorConfig("options", "UINT8", (-1,)),
+        ],
+        outputs=[TensorConfig("token_ids", "INT32", (-1,))],
+    )  # fmt: skip
+    (folder / "config.pbtxt").write_text(to_text(config))
+    with closing(triton_server.client()) as client:
+        client.load_model(TALKER)
+        yield client
+        client.unload_model(TALKER)
+
+
 def ask(client: triton.InferenceServerClient, tokens: int) -> None:
     value = triton.InferInput("input_ids", [1, tokens], "INT32")
     value.set_data_from_numpy(np.zeros((1, tokens), np.int32))
     client.infer(NAME, [value])
 
 
-def failures(client: triton.InferenceServerClient) -> int:
-    [row] = client.get_inference_statistics(NAME).model_stats
+def failures(client: triton.InferenceServerClient, model: str = NAME) -> int:
+    [row] = client.get_inference_statistics(model).model_stats
     return int(row.inference_stats.fail.count)
 
 
@@ -91,6 +133,26 @@ def test_the_question_to_a_suspect_is_no_new_suspicion(
             assert dead.unload(lambda *_: False) == []
             ask(sixteen, 16)
         assert failures(sixteen) == before + 2
+
+
+def test_what_a_decoupled_model_refuses_hides_no_failure_behind_it(
+    triton_server: TritonServer, talker: triton.InferenceServerClient
+) -> None:
+    """It is none to Triton: the next one is looked at, be it the only one of a dead process."""
+    dead = dead_models(triton_server, talker)
+    with pytest.raises(InferenceServerException):
+        Caller(triton_server, TALKER, [1], options(1)).end()
+    wait_until(lambda: failures(talker, TALKER) == 1, 60)
+    assert dead.unload(lambda *_: False) == []
+    processes = BackendProcesses(triton_server.repository)
+    [victim] = [pid for pid, one in processes.look()[0].items() if one == (TALKER, "1")]
+    psutil.Process(victim).kill()
+    wait_until(lambda: victim in processes.look()[1], 60)
+    with pytest.raises(InferenceServerException, match="is not healthy"):
+        Caller(triton_server, TALKER, [2], options(1)).end()
+    wait_until(lambda: failures(talker, TALKER) == 2, 60)
+    assert dead.unload(lambda *_: False) == [TALKER]
+    talker.load_model(TALKER)
 
 
 @pytest.mark.parametrize("sixteen", [2], indirect=True)

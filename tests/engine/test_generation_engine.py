@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from transformer_serving.contract.engine_parameters import SPARE_BLOCKS
 from transformer_serving.contract.generation import Finish, Options, Sampling
 from transformer_serving.engine.backends.generation.calls import Call, CallRefused, Fault
 from transformer_serving.engine.backends.generation.engine import Counts, Engine
@@ -447,6 +448,59 @@ def test_a_health_check_that_waits_turns_nobody_away() -> None:
         ends = [one.end() for one in (first, *callers)]
         assert ends == [*[Finish.LENGTH] * 3, Fault.UNAVAILABLE]
         assert "1 calls wait, and 1 may" in str(callers[2].refusal)
+
+
+@pytest.mark.parametrize("room", ["max_running", "kv_blocks"])
+def test_a_health_check_takes_no_room_of_callers(room: str) -> None:
+    """One who needs all of it begins beside a check, and no other caller beside both."""
+    whole, small = call(*[1] * 30, new=200), call(2, new=2)
+    most, blocks = (1, 10_000) if room == "max_running" else (6, whole.blocks)
+    made: list[CountingPipeline] = []
+
+    def make() -> CountingPipeline:
+        made.append(CountingPipeline(blocks=blocks + SPARE_BLOCKS))
+        return made[-1]
+
+    with running(make, max_running=most, kv_blocks=blocks) as engine:
+        # Its thread takes all of them at once.
+        with engine._news:
+            callers = submitted(engine, call(7, new=40, first=True), whole, small)
+        assert [one.end() for one in callers] == [Finish.LENGTH] * 3
+    assert made[0].most == 2
+
+
+def test_of_several_health_checks_one_runs_beside_all_callers() -> None:
+    """The pipeline has room for no more."""
+    made: list[CountingPipeline] = []
+
+    def make() -> CountingPipeline:
+        made.append(CountingPipeline(blocks=8 + SPARE_BLOCKS))
+        return made[-1]
+
+    checks = [call(*[7] * 30, new=30, first=True) for _ in range(3)]
+    for most, callers in ((2, [call(1)] * 4), (8, [call(*[1] * 200, new=50)] * 2)):
+        with running(make, max_running=most, kv_blocks=8) as engine:
+            with engine._news:
+                every = submitted(engine, *checks, *callers)
+            assert [one.end() for one in every] == [Finish.LENGTH] * len(every)
+    assert [one.most for one in made] == [3, 3]
+
+
+@pytest.mark.parametrize(("most", "blocks"), [(1, 8), (6, 1)])
+def test_a_health_check_that_runs_turns_nobody_away(most: int, blocks: int) -> None:
+    """Beside it one has room, and one more may wait."""
+    pause = threading.Event()
+    with running(
+        lambda: CountingPipeline(pause), max_running=most, kv_blocks=blocks, max_waiting=1
+    ) as engine:
+        check = submitted(engine, call(7, first=True))[0]
+        while not engine.counts.prompt_tokens:
+            time.sleep(0.001)
+        callers = submitted(engine, call(1), call(2), call(3))
+        assert callers[2].end() is Fault.UNAVAILABLE
+        assert "1 calls wait, and 1 may" in str(callers[2].refusal)
+        pause.set()
+        assert [one.end() for one in (check, *callers[:2])] == [Finish.LENGTH] * 3
 
 
 def test_closing_lets_what_runs_come_to_its_end() -> None:

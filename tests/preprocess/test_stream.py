@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -123,8 +124,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "_END_S", 0.3)
 
 
-async def opened(triton: GrpcTriton, request: StreamedRequest = REQUEST) -> Replies:
-    return await triton.open("m", 1, request, 30.0)
+async def opened(
+    triton: GrpcTriton,
+    request: StreamedRequest = REQUEST,
+    arrived: Callable[[float], object] = lambda at: None,
+) -> Replies:
+    return await triton.open("m", 1, request, 30.0, arrived)
 
 
 def number(outputs: Any) -> int:
@@ -138,6 +143,27 @@ async def test_read_to_its_end_it_ends_by_itself(triton: GrpcTriton, numbers: Nu
     replies.close()
     assert await numbers.ended() == "whole"
     assert numbers.asked == [("one", 5)]
+
+
+async def test_answers_are_told_of_as_they_come_though_nobody_reads(
+    triton: GrpcTriton, numbers: Numbers
+) -> None:
+    """But none to whoever has left."""
+    numbers.gap_s = 0.02
+    before, times = time.monotonic(), list[float]()
+    replies = await opened(triton, arrived=times.append)
+    assert await numbers.ended() == "whole"
+    assert len(times) == 3
+    assert before < times[0] < times[1] < times[2] < time.monotonic()
+    replies.close()
+    numbers.last = 10_000
+    left = await opened(triton, arrived=times.append)
+    left.close()
+    await asyncio.sleep(0)
+    told = len(times)
+    numbers.ends.clear()
+    assert await numbers.ended() == "whole"
+    assert len(times) == told
 
 
 async def test_who_leaves_says_farewell(triton: GrpcTriton, numbers: Numbers) -> None:

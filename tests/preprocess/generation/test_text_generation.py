@@ -424,6 +424,24 @@ async def test_the_first_token_is_waited_for_while_others_of_the_list_come(
     assert seats.taken == 0
 
 
+async def test_the_first_tokens_of_a_stream_are_waited_for_while_others_of_it_come(
+    settings: Any, text_triton: TritonServer
+) -> None:
+    """Two at a time: the third has its own behind all of the first, which takes longer than is
+    waited for where none comes."""
+    write_model(text_triton.repository, "pairs", places=2)
+    text_triton.client().load_model("pairs")
+    settings(FIRST_TOKEN_S="1")
+    parameters = {"max_new_tokens": 32, "num_return_sequences": 4}
+    events = await Asker("pairs", fields()).events(
+        {"text": "slow w30 w31", "parameters": parameters}
+    )
+    ends = [row["finish_reason"] for row in events[:-1] if "finish_reason" in row]
+    assert (ends, events[-1]) == (["length"] * 4, "[DONE]")
+    assert lived(text_triton, "pairs") == ["ended 32"] * 4
+    assert seats.taken == 0
+
+
 async def test_a_list_that_runs_across_an_update_is_answered_by_the_new_bundle(
     settings: Any, text_triton: TritonServer
 ) -> None:

@@ -89,8 +89,8 @@ FIRST_TOKEN_S = Setting(
     "TRANSFORMER_SERVING_FIRST_TOKEN_S",
     "60",
     *_SECONDS,
-    "Seconds that a sequence may wait for its first token, of a list of prompts counted from the "
-    "newest token of any other of them; then 504.",
+    "Seconds that a sequence may wait for its first token, counted from the newest token of any "
+    "other one of the same request; then 504.",
 )
 TOKEN_GAP_S = Setting(
     "TRANSFORMER_SERVING_TOKEN_GAP_S",

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 
-from transformer_serving.contract.engine_parameters import SPARE_BLOCKS
 from transformer_serving.contract.error_line import in_ascii, named_line
 from transformer_serving.contract.generation import Finish
 from transformer_serving.engine.backends.generation.calls import Call, CallRefused, Fault
@@ -28,6 +27,7 @@ from transformer_serving.engine.backends.generation.sequences import (
     Waiting,
 )
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
+from transformer_serving.engine.backends.generation.spare_room import room_left
 
 # Up to so many sequences each token is a message of its own, which costs a tenth of a millisecond
 # or more: only many sequences feel it.
@@ -123,10 +123,9 @@ class Engine:
 
     def _about_to_begin(self, calls: Sequence[Call]) -> int:
         """How many have room, and wait for the step that runs to end or the thread to wake."""
-        places = max(0, self._settings.max_running - len(self._running))
-        left = self._settings.kv_blocks - self._blocks
-        needed = accumulate(call.blocks for call in calls[:places])
-        return sum(1 for _ in takewhile(lambda blocks: blocks <= left, needed))
+        left = room_left(self._settings, self._running, self._blocks)
+        needed = accumulate(call.blocks for call in calls[: left.places])
+        return sum(1 for _ in takewhile(lambda blocks: blocks <= left.blocks, needed))
 
     def _run(self) -> None:
         """Nothing may end this thread and not the process: what comes later would wait for ever."""
@@ -194,10 +193,9 @@ class Engine:
 
     def _has_room(self, call: Call) -> bool:
         """A health check has room that callers have not: it says nothing of how many they are."""
-        most, blocks = self._settings.max_running, self._settings.kv_blocks
-        if call.options.first:
-            most, blocks = most + 1, blocks + SPARE_BLOCKS
-        return len(self._running) < most and self._blocks + call.blocks <= blocks
+        first = call.options.first
+        left = room_left(self._settings, self._running, self._blocks, first=first)
+        return left.places > 0 and call.blocks <= left.blocks
 
     def _start(self, waiting: Waiting) -> None:
         assert self._pipeline is not None

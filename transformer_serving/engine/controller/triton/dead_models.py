@@ -73,9 +73,13 @@ class DeadModels:
         return lacking and bool(ready)
 
     def _ask(self, config: Any, version: str) -> None:
-        """A model may refuse it, which Triton counts as well: that is no reason to ask again."""
+        """A model may refuse it, which Triton counts as well: that is no reason to ask again.
+
+        What a decoupled one refuses is an answer to Triton, and no failure.
+        """
+        decoupled = config.model_transaction_policy.decoupled
         try:
-            if config.model_transaction_policy.decoupled:
+            if decoupled:
                 self._streams.generate(config, version, [_ONE_TOKEN], _ASK_S)
             else:
                 self._client.infer(
@@ -84,7 +88,8 @@ class DeadModels:
         except InferenceServerException as error:
             if DEAD in str(error.message()):
                 raise
-            self._failed[config.name, version] += 1
+            if not decoupled:
+                self._failed[config.name, version] += 1
 
     def _lacks_one(self, config: Any, version: str) -> bool:
         """Some of its processes live, and fewer than it has instances.
