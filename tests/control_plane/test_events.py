@@ -142,6 +142,16 @@ def test_debug_images(api: ApiClient) -> None:
     assert rest["metrics"][0]["iterations"] == []
 
 
+def test_images_of_one_iteration_are_told_apart_by_their_keys(api: ApiClient) -> None:
+    task = api.task()
+    image = {"task": task, "type": "training_debug_image", "metric": "m", "variant": "v", "iter": 1}
+    for key, url in (("1.png", "old"), ("2.png", "second"), ("1.png", "first"), (None, "third")):
+        send(api, {**image, "key": key, "url": url})
+    answer = api.call("events.debug_images", metrics=[{"task": task, "metric": "m"}])
+    [iteration] = answer["metrics"][0]["iterations"]
+    assert [event["url"] for event in iteration["events"]] == ["second", "first", "third"]
+
+
 @pytest.mark.parametrize("by_task", [True, False])
 def test_model_events_belong_to_the_model(api: ApiClient, by_task: bool) -> None:
     model, task = api.model(), api.task()

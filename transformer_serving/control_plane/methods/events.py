@@ -46,6 +46,9 @@ class _Event:
         if self.type == _LOG:
             return new_id()
         parts = [self.owner, self.type, self.metric, self.variant, str(self.iteration)]
+        # An image's is its file: of one series and iteration there may be several.
+        if self.fields.get("key"):
+            parts.append(str(self.fields["key"]))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

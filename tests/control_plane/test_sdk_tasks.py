@@ -1,0 +1,26 @@
+"""What the unmodified SDK reports, copies and finds, as a real ClearML server keeps it."""
+
+from __future__ import annotations
+
+from tests.control_plane.sdk_runs import RunSdk, good
+
+
+def test_all_images_of_one_series_and_iteration_are_kept(
+    run_sdk: RunSdk, threaded: dict[str, str]
+) -> None:
+    script = """
+        import numpy as np
+        from clearml import StorageManager, Task
+        task = Task.init("Sdk images", "images", auto_resource_monitoring=False,
+                         auto_connect_frameworks=False)
+        for shade in (0, 100, 200):
+            image = np.full((8, 8, 3), shade, np.uint8)
+            task.get_logger().report_image("debug", "sample", iteration=1, image=image)
+        task.flush(wait_for_uploads=True)
+        task.close()
+        samples = Task.get_task(task.id).get_debug_samples("debug", "sample")
+        urls = [sample["url"] for sample in samples]
+        assert len(set(urls)) == len(urls) == 3, urls
+        assert all(StorageManager.get_local_copy(url) for url in urls)
+    """
+    good(run_sdk(script, **threaded))
