@@ -24,3 +24,21 @@ def test_all_images_of_one_series_and_iteration_are_kept(
         assert all(StorageManager.get_local_copy(url) for url in urls)
     """
     good(run_sdk(script, **threaded))
+
+
+def test_a_task_whose_parent_was_deleted_is_copied(
+    run_sdk: RunSdk, threaded: dict[str, str]
+) -> None:
+    script = """
+        from clearml import Task
+        first = Task.create(project_name="Sdk copies", task_name="first")
+        second = Task.clone(first, name="second")
+        assert second.parent == first.id
+        assert first.delete()
+        second.reload()
+        assert second.parent == f"__DELETED__{first.id}"
+        assert Task.clone(second, name="third").parent == second.parent
+        imported = Task.import_task({**second.export_task(), "name": "fourth"})
+        assert imported is not None and imported.parent == second.parent
+    """
+    good(run_sdk(script, **threaded))

@@ -82,6 +82,8 @@ def delete(call: Call) -> Document:
             raise ApiError(ApiFailure.PROJECT_HAS_MODELS, "use force=true")
         for kind, documents in ((Kind.TASK, tasks), (Kind.MODEL, models)):
             _leave(transaction, kind, documents, contents)
+        if contents:
+            _forget(transaction, [str(task["id"]) for task in tasks])
         for one in all_ids:
             transaction.remove(Kind.PROJECT, one)
     return {
@@ -177,6 +179,13 @@ def _leave(transaction: Transaction, kind: Kind, documents: list[Document], cont
             transaction.remove(kind, str(document["id"]))
         else:
             transaction.put(kind, document | {"project": None})
+
+
+def _forget(transaction: Transaction, tasks: list[str]) -> None:
+    """What stays elsewhere has them for a parent, or for what made it, no more."""
+    for kind, field in ((Kind.TASK, "parent"), (Kind.MODEL, "task")):
+        for document in list(transaction.find(kind, {field: tasks})):
+            transaction.put(kind, document | {field: None, "last_change": now()})
 
 
 def _create_path(transaction: Transaction, name: str) -> str:

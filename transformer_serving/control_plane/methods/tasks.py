@@ -9,6 +9,7 @@ from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods import projects
 from transformer_serving.control_plane.methods.cleanup import Removal, answer_fields, clean_up
 from transformer_serving.control_plane.methods.task_record import (
+    DELETED,
     merge_artifacts,
     require,
     save,
@@ -158,8 +159,9 @@ def _apply(transaction: Transaction, task: Document, fields: Document) -> Docume
 def _check_references(transaction: Transaction, fields: Document) -> None:
     if fields.get("project"):
         projects.require(transaction, str(fields["project"]))
-    if fields.get("parent"):
-        require(transaction, str(fields["parent"]))
+    parent = str(fields.get("parent") or "")
+    if parent and not parent.startswith(DELETED):
+        require(transaction, parent)
 
 
 def _clean_name(name: str) -> str:
