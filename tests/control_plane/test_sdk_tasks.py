@@ -42,3 +42,27 @@ def test_a_task_whose_parent_was_deleted_is_copied(
         assert imported is not None and imported.parent == second.parent
     """
     good(run_sdk(script, **threaded))
+
+
+def test_the_best_of_an_optimizer_are_none_that_never_told_a_figure(
+    run_sdk: RunSdk, threaded: dict[str, str]
+) -> None:
+    script = """
+        from clearml import Task
+        from clearml.automation.optimization import Objective
+        made = [Task.create(project_name="Sdk best", task_name=name)
+                for name in ("parent", "silent", "worse", "better")]
+        parent, silent, *told = made
+        for child in made[1:]:
+            child.set_parent(parent)
+        for task, loss in zip(told, (0.5, 0.1)):
+            task.mark_started()
+            task.get_logger().report_scalar("loss", "train", loss, 1)
+            task.flush(wait_for_uploads=True)
+            task.mark_completed()
+        top = Objective("loss", "train", "min").get_top_tasks(2, optimizer_task_id=parent.id)
+        assert [task.name for task in top] == ["better", "worse"], top
+        found = Task.query_tasks(project_name="Sdk best", task_filter={"order_by": ["started"]})
+        assert found[:2] == [task.id for task in told]
+    """
+    good(run_sdk(script, **threaded))

@@ -1,4 +1,4 @@
-"""How `get_all` selects, orders, pages and projects documents: the real server's rules."""
+"""How `get_all` selects, pages and projects documents: the real server's rules."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import itemgetter
-from typing import Any, cast
+from typing import cast
 
 import regex
 
@@ -108,26 +107,6 @@ def exact_values(request: Mapping[str, object], fields: Sequence[str]) -> dict[s
         if all(isinstance(v, str) and not v.startswith(("-", "__$")) for v in values):
             exact[field] = values
     return exact
-
-
-def order(documents: Iterable[Document], order_by: object) -> list[str]:
-    """Their ids, sorted by every key of order_by, then by id, so that pages never overlap.
-
-    Of each document only what it is sorted by is held: all together may not fit into memory.
-    """
-    keys = [order_by] if isinstance(order_by, str) else order_by or []
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise ApiError(ApiFailure.FIELD_TYPE, "order_by must be a list of field names")
-    names = [key.removeprefix("-") for key in keys]
-    found: list[tuple[Any, ...]] = [
-        (cast(str, document["id"]), *(_sort_value(name, document) for name in names))
-        for document in documents
-    ]
-    found.sort(key=itemgetter(0))
-    for at, key in reversed(list(enumerate(keys, start=1))):
-        if names[at - 1] != "@text_score":
-            found.sort(key=itemgetter(at), reverse=key.startswith("-"))
-    return [one[0] for one in found]
 
 
 def page_of(request: Mapping[str, object]) -> Page:
@@ -276,16 +255,6 @@ def _values(value: object) -> list[str]:
     if value is None or value == "":
         return []
     return [str(v) for v in value] if isinstance(value, list) else [str(value)]
-
-
-def _sort_value(name: str, document: Document) -> tuple[int, float, str]:
-    """Missing before numbers before text, as the real server's database orders them."""
-    value = value_at(document, name)
-    if value is None:
-        return (0, 0.0, "")
-    if isinstance(value, (int, float)):
-        return (1, float(value), "")
-    return (2, 0.0, str(value))
 
 
 def _text(field: str, value: object) -> str:
