@@ -66,3 +66,23 @@ def test_the_best_of_an_optimizer_are_none_that_never_told_a_figure(
         assert found[:2] == [task.id for task in told]
     """
     good(run_sdk(script, **threaded))
+
+
+def test_a_copy_goes_where_its_source_went_and_is_no_run_of_a_script(
+    run_sdk: RunSdk, threaded: dict[str, str]
+) -> None:
+    script = """
+        from clearml import Task
+        task = Task.init("Sdk copies", "source", output_uri=True, auto_resource_monitoring=False,
+                         auto_connect_frameworks=False)
+        task.close()
+        source = Task.get_task(task.id)
+        source.set_archived(True)
+        source.reload()
+        assert set(source.get_system_tags()) == {"archived", "development"}
+        copy = Task.clone(source)
+        assert copy.name == "source"
+        assert list(copy.get_system_tags()) == []
+        assert copy.output_uri == source.output_uri != ""
+    """
+    good(run_sdk(script, **threaded))

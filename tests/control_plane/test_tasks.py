@@ -150,6 +150,30 @@ def test_clone_copies_the_recipe_not_the_results(api: ApiClient) -> None:
     assert copy["models"]["output"] == []
 
 
+def test_a_copy_is_of_the_recipe_and_not_of_the_run(api: ApiClient) -> None:
+    task = api.task(
+        "the name",
+        output_dest="s3://bucket",
+        execution={"queue": "q", "framework": "f"},
+        system_tags=["archived", "development", "mine"],
+        comment="said of it",
+    )
+
+    def copied(source: str, **fields: object) -> dict[str, Any]:
+        return api.get_task(api.call("tasks.clone", task=source, **fields)["id"])
+
+    copy = copied(task)
+    assert (copy["name"], copy["comment"], copy["parent"]) == ("the name", "said of it", task)
+    assert copy["output"] == {"destination": "s3://bucket"}
+    assert copy["execution"] == {"framework": "f", "artifacts": []}
+    assert copy["system_tags"] == ["mine"]
+    assert copied(task, new_task_system_tags=["development"])["system_tags"] == ["development"]
+    # A copy of a copy lies beside it; one of a copy whose parent is gone lies below that copy.
+    assert copied(copy["id"])["parent"] == task
+    api.call("tasks.delete", task=task, force=True)
+    assert copied(copy["id"])["parent"] == copy["id"]
+
+
 def test_delete_takes_results_along_but_not_what_is_published_or_used(api: ApiClient) -> None:
     task, user = api.task(), api.task("user of a model")
     child = api.task("child task", parent=task)

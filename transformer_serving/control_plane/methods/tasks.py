@@ -48,6 +48,7 @@ _FILTERS = Filters(
 # Of these an edit replaces only the keys it names; configuration and hyperparams it replaces whole.
 _MERGED = ("execution", "output", "script", "models")
 _COPIED = (
+    "name",
     "type",
     "execution",
     "script",
@@ -55,11 +56,12 @@ _COPIED = (
     "hyperparams",
     "configuration",
     "tags",
-    "system_tags",
     "project",
     "input",
     "comment",
 )
+# What the SDK and people tell of one run: a copy is neither archived nor run by hand.
+_OF_ONE_RUN = frozenset({ARCHIVED, "development"})
 # What a person sets on a task says nothing of its run, so it does not move last_update.
 _NOTES = frozenset({"name", "comment", "tags", "system_tags", "project", "created"})
 
@@ -113,8 +115,12 @@ def clone(call: Call) -> Document:
     with call.store.writing() as transaction:
         source = require(transaction, call.text("task"))
         fields = {name: source[name] for name in _COPIED if source.get(name) is not None}
-        fields |= {"name": f"Clone of {source['name']}", "parent": source["id"]} | overrides
-        fields["execution"] = _without_outputs(fields.get("execution"), call.data)
+        fields["parent"] = _parent_of_copy(source)
+        fields["system_tags"] = [tag for tag in tags(source) if tag not in _OF_ONE_RUN]
+        # Without it the SDK uploads nothing of what the copy's run makes.
+        fields["output_dest"] = section(source, "output").get("destination") or ""
+        fields |= overrides
+        fields["execution"] = _recipe(fields.get("execution"), call.data)
         fields["models"] = {"input": _inputs(source), "output": []}
         return {"id": _insert(transaction, fields)}
 
@@ -195,7 +201,13 @@ def _delete(transaction: Transaction, call: Call, identity: str) -> Removal:
     return removal
 
 
-def _without_outputs(execution: object, data: Mapping[str, object]) -> Document:
+def _parent_of_copy(source: Document) -> str:
+    parent = str(source.get("parent") or "")
+    return parent if parent and not parent.startswith(DELETED) else str(source["id"])
+
+
+def _recipe(execution: object, data: Mapping[str, object]) -> Document:
+    """Neither what the run put out nor the queue that it came from."""
     copy: Document = dict(execution) if isinstance(execution, dict) else {}
     overrides = data.get("execution_overrides")
     if isinstance(overrides, dict):
@@ -203,6 +215,7 @@ def _without_outputs(execution: object, data: Mapping[str, object]) -> Document:
     artifacts = copy.get("artifacts")
     if isinstance(artifacts, list):
         copy["artifacts"] = [item for item in artifacts if item.get("mode") == "input"]
+    copy.pop("queue", None)
     return copy
 
 
