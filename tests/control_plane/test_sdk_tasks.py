@@ -86,3 +86,21 @@ def test_a_copy_goes_where_its_source_went_and_is_no_run_of_a_script(
         assert copy.output_uri == source.output_uri != ""
     """
     good(run_sdk(script, **threaded))
+
+
+def test_the_last_value_is_of_the_last_report_also_where_iterations_begin_anew(
+    run_sdk: RunSdk, threaded: dict[str, str]
+) -> None:
+    script = """
+        from clearml import Task
+        task = Task.init("Sdk values", "two phases", auto_resource_monitoring=False,
+                         auto_connect_frameworks=False)
+        for value, iterations in ((0.9, (0, 50)), (0.1, (0,))):
+            for iteration in iterations:
+                task.get_logger().report_scalar("loss", "train", value, iteration)
+            task.flush(wait_for_uploads=True)
+        task.close()
+        loss = Task.get_task(task.id).get_last_scalar_metrics()["loss"]["train"]
+        assert (loss["last"], loss["min"], loss["max"]) == (0.1, 0.1, 0.9), loss
+    """
+    good(run_sdk(script, **threaded))
