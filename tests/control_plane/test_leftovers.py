@@ -341,6 +341,24 @@ def test_many_files_and_many_lines_are_searched_once_without_the_lock(
     assert len(asked) == 2 * 499
 
 
+def test_what_is_collected_waits_for_no_disk_while_nothing_can_be_written(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        data.put(f"a/{number}.png")
+    data.put("asked for")
+    data.leftovers().collect()
+    data.now += DAY + 60
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    data.name("m", uri=f"{OWN}asked%20for")
+    assert data.leftovers().collect() == 20
+    assert data.paths == {"asked for"}
+    assert synced == []
+    assert data.files.delete("asked for")
+    assert len(synced) == 1
+
+
 def test_a_text_that_holds_no_last_name_of_a_file_is_not_rewritten(
     data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:

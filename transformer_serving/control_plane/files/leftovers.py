@@ -77,7 +77,8 @@ class Leftovers:
             left = _unnamed(transaction, ripe)
             _forget(transaction, ripe - left)
             # In here: what is named from now on finds its file gone before it is written. Uploads
-            # ask for no lock of the store, so one may have come under the same path since.
+            # ask for no lock of the store, so one may have come under the same path since. None
+            # waits for the disk: of thousands that would keep whoever writes for minutes.
             deleted = sum(self._files.delete(path, before) for path in sorted(left))
         if deleted:
             _log.info("collected %d files that no document named for a day", deleted)
