@@ -25,6 +25,7 @@ FILTERS = Filters(
     dates=("created",),
     equal=("ready",),
     ranges=("last_iteration",),
+    texts=("name", "comment", "execution.artifacts.key"),
 )
 DOCUMENTS: list[dict[str, Any]] = [
     {
@@ -88,6 +89,10 @@ def found(**request: Any) -> str:
         ({"execution.queue": ["-q"]}, "12"),
         ({"search_text": "onnx"}, "1"),
         ({"search_text": "o.nx"}, ""),
+        ({"search_text": "deep onnx"}, "12"),
+        ({"search_text": "K"}, "1"),
+        ({"search_text": "former"}, ""),
+        ({"search_text": ""}, "123"),
     ],
 )
 def test_filters(request_fields: dict[str, Any], wanted: str) -> None:

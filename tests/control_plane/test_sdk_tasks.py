@@ -104,3 +104,23 @@ def test_the_last_value_is_of_the_last_report_also_where_iterations_begin_anew(
         assert (loss["last"], loss["min"], loss["max"]) == (0.1, 0.1, 0.9), loss
     """
     good(run_sdk(script, **threaded))
+
+
+def test_a_search_finds_any_of_its_words(run_sdk: RunSdk) -> None:
+    script = """
+        from clearml import Task
+        for name in ("base bert", "a roberta", "other"):
+            Task.create(project_name="Sdk search", task_name=name, script="train_bert.py",
+                        repo="https://host/team/repo.git", branch="main", commit="1")
+
+        def found(text):
+            ids = Task.query_tasks(project_name="Sdk search", task_filter={"search_text": text})
+            return sorted(Task.get_task(one).name for one in ids)
+
+        assert found("bert base") == found("missing bert") == ["base bert"]
+        assert found('"bert base"') == []
+        assert found('"base bert"') == ["base bert"]
+        assert found("team") == ["a roberta", "base bert", "other"]
+        assert found("team -roberta") == ["base bert", "other"]
+    """
+    good(run_sdk(script))

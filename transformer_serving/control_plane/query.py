@@ -15,6 +15,7 @@ from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.ranges import range_filter
 from transformer_serving.control_plane.store import Document
 from transformer_serving.control_plane.tags import tag_filter
+from transformer_serving.control_plane.text_search import text_search
 
 Predicate = Callable[[Document], bool]
 
@@ -25,7 +26,6 @@ _PATTERN_SECONDS = 2.0
 _PATTERN_LENGTH = 10_000
 _LIST_PREFIXES = ("hyperparams.", "models.", "metadata.")
 _RANGE_PREFIX = "last_metrics."
-_TEXT_FIELDS = ("name", "id", "comment", "description")
 _COMPARISON = re.compile(r"^(>=|>|<=|<|==?)?(.*)$", re.DOTALL)
 _PATTERN_GROUPS: dict[str, Callable[[Iterable[bool]], bool]] = {
     "_any_": any,
@@ -44,6 +44,8 @@ class Filters:
     dates: tuple[str, ...] = ()
     equal: tuple[str, ...] = ()
     ranges: tuple[str, ...] = ()
+    # Where `search_text` looks.
+    texts: tuple[str, ...] = ("name", "id")
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ def _tests(filters: Filters, field: str, wanted: object) -> list[Predicate]:
     if field in _PATTERN_GROUPS:
         return [_pattern_group(field, wanted)]
     if field == "search_text":
-        return [_pattern(_TEXT_FIELDS, regex.escape(_text(field, wanted)), regex.IGNORECASE, any)]
+        text = _text(field, wanted)
+        return [_words(filters.texts, text)] if text else []
     return []
 
 
@@ -200,6 +203,13 @@ def _pattern(
         )
 
     return test
+
+
+def _words(fields: Sequence[str], text: str) -> Predicate:
+    test = text_search(text)
+    return lambda document: test(
+        [value for field in fields for value in _values(value_at(document, field))]
+    )
 
 
 def _equal(field: str, wanted: object) -> Predicate:

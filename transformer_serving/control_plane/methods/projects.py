@@ -24,6 +24,7 @@ _FILTERS = Filters(
     patterns=("name", "basename", "description"),
     lists=("id", "tags", "system_tags", "user"),
     dates=("created", "last_update"),
+    texts=("name", "id", "description"),
 )
 _HIDDEN = "hidden"
 

@@ -44,6 +44,16 @@ _FILTERS = Filters(
     ),
     dates=("created", "started", "status_changed", "last_update", "last_change"),
     ranges=("active_duration", "last_iteration"),
+    texts=(
+        "name",
+        "id",
+        "comment",
+        "report",
+        "models.input.model",
+        "models.output.model",
+        "script.repository",
+        "script.entry_point",
+    ),
 )
 # Of these an edit replaces only the keys it names; configuration and hyperparams it replaces whole.
 _MERGED = ("execution", "output", "script", "models")
