@@ -118,6 +118,17 @@ def test_get_all_by_what_the_clients_ask(api: ApiClient) -> None:
     assert found(project=["missing"]) == set()
 
 
+def test_hidden_tasks_are_found_when_they_are_asked_for(api: ApiClient) -> None:
+    shown, hidden = api.task(), api.task(system_tags=["hidden"])
+
+    def found(**fields: object) -> set[str]:
+        return {task["id"] for task in api.call("tasks.get_all", **fields)["tasks"]}
+
+    assert found() == {shown}
+    assert found(search_hidden=True) == {shown, hidden}
+    assert found(id=[hidden]) == {hidden}
+
+
 def test_get_all_pages_and_scrolls(api: ApiClient) -> None:
     made = [api.task(f"task {number}") for number in range(5)]
     ask = {"order_by": ["created"], "only_fields": ["id"]}

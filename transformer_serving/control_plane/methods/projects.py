@@ -47,11 +47,10 @@ def get_by_id(call: Call) -> Document:
 
 
 def get_all(call: Call) -> Document:
-    show_hidden = call.flag("search_hidden") or bool(call.data.get("id"))
-    below = _below(call)
+    shown, below = shows(call), _below(call)
 
     def keep(project: Document) -> bool:
-        return (show_hidden or _HIDDEN not in tags(project)) and below(str(project["name"]))
+        return shown(project) and below(str(project["name"]))
 
     return answer_all(call, Kind.PROJECT, _FILTERS, keep)
 
@@ -113,6 +112,12 @@ def _below(call: Call) -> Callable[[str], bool]:
         return test([ids[one] for one in above if one in ids])
 
     return below
+
+
+def shows(call: Call) -> Callable[[Document], bool]:
+    """Of projects and tasks: what is hidden is found by its id or when it is asked for."""
+    hidden_too = call.flag("search_hidden") or bool(call.data.get("id"))
+    return lambda document: hidden_too or _HIDDEN not in tags(document)
 
 
 def require(transaction: Transaction, identity: str) -> Document:

@@ -91,7 +91,7 @@ def get_by_id(call: Call) -> Document:
 
 
 def get_all(call: Call) -> Document:
-    return answer_all(call, Kind.TASK, _FILTERS)
+    return answer_all(call, Kind.TASK, _FILTERS, projects.shows(call))
 
 
 def edit(call: Call) -> Document:
