@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 import requests
 from starlette.testclient import TestClient
 
+from tests.control_plane.sdk_runs import RunSdk
 from tests.free_ports import free_port
 from transformer_serving.control_plane.app import create_app
 from transformer_serving.control_plane.settings import ControlPlaneSettings
@@ -200,7 +201,12 @@ def clearml_environment(server: ServerProcess, clearml_home: Path) -> dict[str, 
     }
 
 
-RunSdk = Callable[..., subprocess.CompletedProcess[str]]
+@pytest.fixture
+def threaded(tmp_path: Path) -> dict[str, str]:
+    """Reports from a thread: a process for it takes the SDK ten seconds to end."""
+    configuration = tmp_path / "threaded.conf"
+    configuration.write_text("sdk.development.report_use_subprocess: false\n")
+    return {"CLEARML_CONFIG_FILE": str(configuration)}
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from transformer_serving.control_plane.methods import events
+
 if TYPE_CHECKING:
     from tests.control_plane.conftest import ApiClient
 
@@ -53,9 +55,38 @@ def test_scalars_become_curves_and_last_values(api: ApiClient) -> None:
     assert kept["last_iteration"] == 3
     [variants] = kept["last_metrics"].values()
     [last] = variants.values()
-    assert (last["metric"], last["variant"], last["value"]) == ("loss", "train", 0.75)
+    assert (last["metric"], last["variant"]) == ("loss", "train")
+    assert (last["value"], last["iter"], last["count"]) == (0.3, 2, 4)
     assert (last["min_value"], last["min_value_iteration"]) == (0.25, 2)
     assert (last["max_value"], last["max_value_iteration"]) == (0.75, 3)
+
+
+def test_the_last_value_of_a_batch_is_of_its_newest_iteration(api: ApiClient) -> None:
+    task = api.task()
+
+    def last() -> float:
+        [variants] = api.get_task(task)["last_metrics"].values()
+        [found] = variants.values()
+        return float(found["value"])
+
+    send(api, scalar(task, 2, 0.2), scalar(task, 1, 0.1))
+    assert last() == 0.2
+    send(api, scalar(task, 1, 0.4, timestamp=3000), scalar(task, 1, 0.3, timestamp=2000))
+    assert last() == 0.4
+    send(api, scalar(task, 0, 0.5))
+    assert last() == 0.5
+
+
+def test_a_series_told_under_lower_iterations_is_not_the_oldest(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_LAST_VALUES", 2)
+    task = api.task()
+    send(api, scalar(task, 9, 1.0, variant="a"), scalar(task, 10, 1.0, variant="b"))
+    send(api, scalar(task, 1, 1.0, variant="a", timestamp=2000))
+    send(api, scalar(task, 1, 1.0, variant="c", timestamp=3000))
+    [variants] = api.get_task(task)["last_metrics"].values()
+    assert {found["variant"] for found in variants.values()} == {"a", "c"}
 
 
 def test_curves_have_other_axes_and_fewer_points(api: ApiClient) -> None:
@@ -140,6 +171,16 @@ def test_debug_images(api: ApiClient) -> None:
     assert [(i["iter"], len(i["events"])) for i in part["iterations"]] == [(2, 1), (1, 1)]
     rest = api.call("events.debug_images", scroll_id=answer["scroll_id"], **ask)
     assert rest["metrics"][0]["iterations"] == []
+
+
+def test_images_of_one_iteration_are_told_apart_by_their_keys(api: ApiClient) -> None:
+    task = api.task()
+    image = {"task": task, "type": "training_debug_image", "metric": "m", "variant": "v", "iter": 1}
+    for key, url in (("1.png", "old"), ("2.png", "second"), ("1.png", "first"), (None, "third")):
+        send(api, {**image, "key": key, "url": url})
+    answer = api.call("events.debug_images", metrics=[{"task": task, "metric": "m"}])
+    [iteration] = answer["metrics"][0]["iterations"]
+    assert [event["url"] for event in iteration["events"]] == ["second", "first", "third"]
 
 
 @pytest.mark.parametrize("by_task", [True, False])

@@ -177,13 +177,17 @@ def test_a_clock_that_is_set_back_begins_again(data: Data) -> None:
     assert data.leftovers().collect() == 1
 
 
-NAMES = st.text(alphabet='ab %"é\\.+#?&', min_size=1, max_size=6).filter(
+NAMES = st.text(alphabet="ab %\"é\\.+#?&;,'|", min_size=1, max_size=6).filter(
     lambda name: name not in (".", "..")
 )
 
 
-@given(st.lists(NAMES, min_size=1, max_size=3), st.integers(0, 5))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# What the SDK, a browser or encodeURI may leave as it is.
+IN_PART = "/;,'|"
+
+
+@given(st.lists(NAMES, min_size=1, max_size=3), st.integers(0, 8))
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_a_document_names_in_any_form_stays(
     tmp_path_factory: pytest.TempPathFactory, parts: list[str], form: int
 ) -> None:
@@ -195,6 +199,8 @@ def test_what_a_document_names_in_any_form_stays(
     named = (
         f"{OWN}{quote(path)}", f"http://host:8008/{quote(path)}", f"{OWN}top",
         f"see {OWN}{quote(path)}, and more", f"a,http://h/{quote(path)}|b", path,
+        f"{OWN}{quote(path, safe=IN_PART)}", f"see '{OWN}{quote(path, safe=IN_PART)}', and more",
+        f"{OWN}{quote(f'top/{parts[0]}', safe=IN_PART)}",
     )[form]  # fmt: skip
     data.name("m", nested={"list": [named]})
     for _ in range(2):
@@ -244,6 +250,16 @@ def test_a_quote_and_its_code_keep_one_file(data: Data, stored: str, named: str)
     data.name("m", uri=named)
     data.after_days(2)
     assert data.paths == {stored}
+
+
+def test_a_file_of_many_forms_is_found_by_the_address_that_the_sdk_gives_it(data: Data) -> None:
+    data.put("My project/t.1/models/a;b.bin")
+    data.put("My project/t;2/models/m,n.bin")
+    data.put("My project/t.3/models/a;b.bin")
+    data.name("1", uri=f"{OWN}My%20project/t.1/models/a;b.bin")
+    data.name("2", uri=f"{OWN}My%20project/t;2/models")
+    data.after_days(3)
+    assert data.paths == {"My project/t.1/models/a;b.bin", "My project/t;2/models/m,n.bin"}
 
 
 def test_lost_uploads_and_backups_go_too(data: Data) -> None:
@@ -323,6 +339,24 @@ def test_many_files_and_many_lines_are_searched_once_without_the_lock(
     assert data.leftovers().collect() == 499
     assert data.paths == {"a/7.png"}
     assert len(asked) == 2 * 499
+
+
+def test_what_is_collected_waits_for_no_disk_while_nothing_can_be_written(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        data.put(f"a/{number}.png")
+    data.put("asked for")
+    data.leftovers().collect()
+    data.now += DAY + 60
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    data.name("m", uri=f"{OWN}asked%20for")
+    assert data.leftovers().collect() == 20
+    assert data.paths == {"asked for"}
+    assert synced == []
+    assert data.files.delete("asked for")
+    assert len(synced) == 1
 
 
 def test_a_text_that_holds_no_last_name_of_a_file_is_not_rewritten(

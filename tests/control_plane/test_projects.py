@@ -113,6 +113,7 @@ def test_a_rename_to_another_place_or_onto_another_is_refused_as_a_whole(
 def test_sub_projects_are_deleted_with_their_project(api: ApiClient, contents: bool) -> None:
     leaf, other = api.project("Team A/One/Leaf"), api.project("Team AB")
     task, stays = api.task(project=leaf), api.task(project=other)
+    child, made = api.task(project=other, parent=task), api.model(project=other, task=task)
     team = api.call("projects.get_all", name="^Team A$")["projects"][0]["id"]
     assert api.refusal("projects.delete", project=team) == (400, 402)
     answer = api.call("projects.delete", project=team, force=True, delete_contents=contents)
@@ -120,6 +121,8 @@ def test_sub_projects_are_deleted_with_their_project(api: ApiClient, contents: b
     assert counted == ((3, 1, 0) if contents else (3, 0, 1))
     assert names(api) == ["Team AB"]
     assert api.get_task(stays)["project"] == other
+    kept = None if contents else task
+    assert (api.get_task(child)["parent"], api.get_model(made)["task"]) == (kept, kept)
     if not contents:
         assert api.get_task(task)["project"] is None
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
+from transformer_serving.control_plane.order import order
 from transformer_serving.control_plane.query import (
     Filters,
-    order,
     page_of,
     predicates,
     project_fields,
@@ -25,6 +25,7 @@ FILTERS = Filters(
     dates=("created",),
     equal=("ready",),
     ranges=("last_iteration",),
+    texts=("name", "comment", "execution.artifacts.key"),
 )
 DOCUMENTS: list[dict[str, Any]] = [
     {
@@ -88,6 +89,10 @@ def found(**request: Any) -> str:
         ({"execution.queue": ["-q"]}, "12"),
         ({"search_text": "onnx"}, "1"),
         ({"search_text": "o.nx"}, ""),
+        ({"search_text": "deep onnx"}, "12"),
+        ({"search_text": "K"}, "1"),
+        ({"search_text": "former"}, ""),
+        ({"search_text": ""}, "123"),
     ],
 )
 def test_filters(request_fields: dict[str, Any], wanted: str) -> None:
@@ -118,16 +123,28 @@ def test_refuses_a_malformed_filter(request_fields: dict[str, Any], field: str) 
         found(**request_fields)
 
 
-def test_orders_by_several_keys_missing_values_first() -> None:
+def test_orders_by_several_keys_and_what_has_none_of_the_first_last() -> None:
     documents: list[dict[str, Any]] = [
         {"id": "1", "iter": 10, "name": "x"},
         {"id": "2", "iter": 9, "name": "x"},
         {"id": "3", "name": "x"},
         {"id": "4", "iter": 9, "name": "a"},
     ]
-    assert order(documents, ["iter", "-name"]) == ["3", "2", "4", "1"]
+    assert order(documents, ["iter", "-name"]) == ["2", "4", "1", "3"]
+    assert order(documents, ["@text_score", "iter"]) == ["2", "4", "1", "3"]
+    assert order(documents, ["name", "iter"]) == ["4", "3", "2", "1"]
     assert order(documents, "-iter") == ["1", "2", "4", "3"]
     assert order(documents, None) == ["1", "2", "3", "4"]
+
+
+def test_an_empty_text_or_list_is_no_value_to_order_by() -> None:
+    documents: list[dict[str, Any]] = [
+        {"id": "1", "name": "", "tags": []},
+        {"id": "2", "name": "x", "tags": ["a"]},
+        {"id": "3", "name": None},
+    ]
+    assert order(documents, "name") == order(documents, "tags") == ["2", "3", "1"]
+    assert order(documents, "-name") == ["2", "1", "3"]
 
 
 def test_pages() -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import TYPE_CHECKING
 
-import pytest
-
+from tests.control_plane.sdk_runs import RunSdk, good
 from transformer_serving.control_plane.files.leftovers import KEEP_SECONDS, Leftovers
 from transformer_serving.control_plane.files.store import FileStore
 from transformer_serving.control_plane.integrity import DATABASE
@@ -21,26 +18,9 @@ from transformer_serving.control_plane.store import Store
 if TYPE_CHECKING:
     from tests.control_plane.conftest import ServerProcess
 
-RunSdk = Callable[..., "CompletedProcess[str]"]
-
 # The scripts that can also be run against any other ClearML server: scripts/check_clearml.sh.
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "check_clearml"
 PROJECT = "Sdk project"
-
-
-@pytest.fixture
-def threaded(tmp_path: Path) -> dict[str, str]:
-    """Reports from a thread: a process for it takes the SDK ten seconds to end."""
-    configuration = tmp_path / "threaded.conf"
-    configuration.write_text("sdk.development.report_use_subprocess: false\n")
-    return {"CLEARML_CONFIG_FILE": str(configuration)}
-
-
-def good(done: CompletedProcess[str]) -> str:
-    assert done.returncode == 0, done.stdout + done.stderr
-    for complaint in ("Failed parsing response", "Action failed", "Retrying", "InsecureKeyLength"):
-        assert complaint not in done.stdout + done.stderr, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_a_training_script_and_what_others_read_of_it(

@@ -118,6 +118,17 @@ def test_get_all_by_what_the_clients_ask(api: ApiClient) -> None:
     assert found(project=["missing"]) == set()
 
 
+def test_hidden_tasks_are_found_when_they_are_asked_for(api: ApiClient) -> None:
+    shown, hidden = api.task(), api.task(system_tags=["hidden"])
+
+    def found(**fields: object) -> set[str]:
+        return {task["id"] for task in api.call("tasks.get_all", **fields)["tasks"]}
+
+    assert found() == {shown}
+    assert found(search_hidden=True) == {shown, hidden}
+    assert found(id=[hidden]) == {hidden}
+
+
 def test_get_all_pages_and_scrolls(api: ApiClient) -> None:
     made = [api.task(f"task {number}") for number in range(5)]
     ask = {"order_by": ["created"], "only_fields": ["id"]}
@@ -148,6 +159,30 @@ def test_clone_copies_the_recipe_not_the_results(api: ApiClient) -> None:
     assert [item["key"] for item in copy["execution"]["artifacts"]] == ["in"]
     assert [item["name"] for item in copy["models"]["input"]] == ["m"]
     assert copy["models"]["output"] == []
+
+
+def test_a_copy_is_of_the_recipe_and_not_of_the_run(api: ApiClient) -> None:
+    task = api.task(
+        "the name",
+        output_dest="s3://bucket",
+        execution={"queue": "q", "framework": "f"},
+        system_tags=["archived", "development", "mine"],
+        comment="said of it",
+    )
+
+    def copied(source: str, **fields: object) -> dict[str, Any]:
+        return api.get_task(api.call("tasks.clone", task=source, **fields)["id"])
+
+    copy = copied(task)
+    assert (copy["name"], copy["comment"], copy["parent"]) == ("the name", "said of it", task)
+    assert copy["output"] == {"destination": "s3://bucket"}
+    assert copy["execution"] == {"framework": "f", "artifacts": []}
+    assert copy["system_tags"] == ["mine"]
+    assert copied(task, new_task_system_tags=["development"])["system_tags"] == ["development"]
+    # A copy of a copy lies beside it; one of a copy whose parent is gone lies below that copy.
+    assert copied(copy["id"])["parent"] == task
+    api.call("tasks.delete", task=task, force=True)
+    assert copied(copy["id"])["parent"] == copy["id"]
 
 
 def test_delete_takes_results_along_but_not_what_is_published_or_used(api: ApiClient) -> None:

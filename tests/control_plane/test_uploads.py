@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+from transformer_serving.control_plane.files.store import FileStore
 from transformer_serving.control_plane.settings import ControlPlaneSettings
 
 if TYPE_CHECKING:
@@ -72,6 +74,24 @@ def test_a_quote_and_its_code_are_one_name(
     status, deleted = answer("DELETE", asked)
     assert (status, json.loads(deleted)) == (200, 'a"b/w')
     assert answer("GET", asked)[0] == 404
+
+
+def test_a_delete_leaves_the_loop_to_others(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the disk, as long as that writes what is uploaded beside it."""
+    delete = FileStore.delete
+    on_the_loop: list[bool] = []
+
+    def noted(files: FileStore, path: str) -> bool:
+        on_the_loop.append(asyncio._get_running_loop() is not None)
+        return delete(files, path)
+
+    monkeypatch.setattr(FileStore, "delete", noted)
+    assert upload(api, "/folder/x", b"one")[0] == 200
+    for status in (200, 404):
+        assert api.http.delete("/folder/x", headers=api.headers).status_code == status
+    assert on_the_loop == [False, False]
 
 
 def test_replace_and_delete(api: ApiClient) -> None:

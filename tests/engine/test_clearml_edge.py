@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.control_plane.conftest import RunSdk
+from tests.control_plane.sdk_runs import RunSdk
 from tests.doctor.conftest import answering
 
 # A controller's look at a serving task of its own.

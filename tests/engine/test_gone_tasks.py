@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.control_plane.conftest import RunSdk
+from tests.control_plane.sdk_runs import RunSdk
 from transformer_serving.engine.controller.control_plane.gone_tasks import GoneTasks
 
 

@@ -98,7 +98,8 @@ class _Server:
             return PlainTextResponse(_WEB_TEXT)
         self._authority.check(request.headers.get("authorization", ""))
         if request.method == "DELETE":
-            return self._delete(path)
+            # It waits for the disk, which may be writing a large upload.
+            return await asyncio.to_thread(self._delete, path)
         return file_response(
             self._files.open(path),
             request.headers.get("range", ""),

@@ -12,10 +12,10 @@ from typing import cast
 
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.files.store import FileStore
+from transformer_serving.control_plane.order import order
 from transformer_serving.control_plane.query import (
     Filters,
     exact_values,
-    order,
     page_of,
     predicates,
     project_fields,

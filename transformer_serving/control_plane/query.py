@@ -1,4 +1,4 @@
-"""How `get_all` selects, orders, pages and projects documents: the real server's rules."""
+"""How `get_all` selects, pages and projects documents: the real server's rules."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import itemgetter
-from typing import Any, cast
+from typing import cast
 
 import regex
 
@@ -16,6 +15,7 @@ from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.ranges import range_filter
 from transformer_serving.control_plane.store import Document
 from transformer_serving.control_plane.tags import tag_filter
+from transformer_serving.control_plane.text_search import text_search
 
 Predicate = Callable[[Document], bool]
 
@@ -26,7 +26,6 @@ _PATTERN_SECONDS = 2.0
 _PATTERN_LENGTH = 10_000
 _LIST_PREFIXES = ("hyperparams.", "models.", "metadata.")
 _RANGE_PREFIX = "last_metrics."
-_TEXT_FIELDS = ("name", "id", "comment", "description")
 _COMPARISON = re.compile(r"^(>=|>|<=|<|==?)?(.*)$", re.DOTALL)
 _PATTERN_GROUPS: dict[str, Callable[[Iterable[bool]], bool]] = {
     "_any_": any,
@@ -45,6 +44,8 @@ class Filters:
     dates: tuple[str, ...] = ()
     equal: tuple[str, ...] = ()
     ranges: tuple[str, ...] = ()
+    # Where `search_text` looks.
+    texts: tuple[str, ...] = ("name", "id")
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def _tests(filters: Filters, field: str, wanted: object) -> list[Predicate]:
     if field in _PATTERN_GROUPS:
         return [_pattern_group(field, wanted)]
     if field == "search_text":
-        return [_pattern(_TEXT_FIELDS, regex.escape(_text(field, wanted)), regex.IGNORECASE, any)]
+        text = _text(field, wanted)
+        return [_words(filters.texts, text)] if text else []
     return []
 
 
@@ -108,26 +110,6 @@ def exact_values(request: Mapping[str, object], fields: Sequence[str]) -> dict[s
         if all(isinstance(v, str) and not v.startswith(("-", "__$")) for v in values):
             exact[field] = values
     return exact
-
-
-def order(documents: Iterable[Document], order_by: object) -> list[str]:
-    """Their ids, sorted by every key of order_by, then by id, so that pages never overlap.
-
-    Of each document only what it is sorted by is held: all together may not fit into memory.
-    """
-    keys = [order_by] if isinstance(order_by, str) else order_by or []
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise ApiError(ApiFailure.FIELD_TYPE, "order_by must be a list of field names")
-    names = [key.removeprefix("-") for key in keys]
-    found: list[tuple[Any, ...]] = [
-        (cast(str, document["id"]), *(_sort_value(name, document) for name in names))
-        for document in documents
-    ]
-    found.sort(key=itemgetter(0))
-    for at, key in reversed(list(enumerate(keys, start=1))):
-        if names[at - 1] != "@text_score":
-            found.sort(key=itemgetter(at), reverse=key.startswith("-"))
-    return [one[0] for one in found]
 
 
 def page_of(request: Mapping[str, object]) -> Page:
@@ -223,6 +205,13 @@ def _pattern(
     return test
 
 
+def _words(fields: Sequence[str], text: str) -> Predicate:
+    test = text_search(text)
+    return lambda document: test(
+        [value for field in fields for value in _values(value_at(document, field))]
+    )
+
+
 def _equal(field: str, wanted: object) -> Predicate:
     return lambda document: value_at(document, field) == wanted
 
@@ -276,16 +265,6 @@ def _values(value: object) -> list[str]:
     if value is None or value == "":
         return []
     return [str(v) for v in value] if isinstance(value, list) else [str(value)]
-
-
-def _sort_value(name: str, document: Document) -> tuple[int, float, str]:
-    """Missing before numbers before text, as the real server's database orders them."""
-    value = value_at(document, name)
-    if value is None:
-        return (0, 0.0, "")
-    if isinstance(value, (int, float)):
-        return (1, float(value), "")
-    return (2, 0.0, str(value))
 
 
 def _text(field: str, value: object) -> str:

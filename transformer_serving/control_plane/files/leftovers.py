@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import orjson
 
@@ -28,6 +28,8 @@ _DOCUMENTS = (
 # The path of an address. What may stand before it is left out: tried at each letter of a long line
 # it took the square of its length.
 _PATH = re.compile(r"://[^\s\"'\\<>,;|/?#]*(/[^\s\"'\\<>,;|?#]*)")
+# The same with the letters that may end an address in a text but may also stand in one.
+_WHOLE_PATH = re.compile(r"://[^\s\"'\\<>,;|/?#]*(/[^\s\"\\<>?#]*)")
 # What `plain_path` drops between two names.
 _NOTHING_BETWEEN = re.compile(r"/(?:\.?/)+")
 # Of documents that are searched in one go.
@@ -75,7 +77,8 @@ class Leftovers:
             left = _unnamed(transaction, ripe)
             _forget(transaction, ripe - left)
             # In here: what is named from now on finds its file gone before it is written. Uploads
-            # ask for no lock of the store, so one may have come under the same path since.
+            # ask for no lock of the store, so one may have come under the same path since. None
+            # waits for the disk: of thousands that would keep whoever writes for minutes.
             deleted = sum(self._files.delete(path, before) for path in sorted(left))
         if deleted:
             _log.info("collected %d files that no document named for a day", deleted)
@@ -118,16 +121,24 @@ def _unnamed(transaction: Transaction, stored: Set[str]) -> set[str]:
         for holder in _holders(path):
             kept_by.setdefault(holder, set()).add(path)
     for text in _texts(transaction) if left else ():
-        for found in _PATH.findall(text):
+        for found in {*_PATH.findall(text), *_WHOLE_PATH.findall(text)}:
             left -= kept_by.get(plain_path(unquote(found)), set())
             left -= kept_by.get(plain_path(found), set())
         if not left:
             return left
     forms = {path: _forms(path) for path in left}
     for many in _together(_texts(transaction)) if forms else ():
-        for path in _found(many, forms):
+        for path in _found_unquoted(many, forms):
             del forms[path]
     return set(forms)
+
+
+def _found_unquoted(text: str, forms: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """An address may be quoted in part: the SDK leaves a ';' of its last name as it is. So a path
+    is looked for where nothing is quoted any more, and one with a '%' of its own in both.
+    """
+    own = {path: some for path, some in forms.items() if any("%" in form for form in some)}
+    return {*_found(unquote(text), forms), *_found(text, own)}
 
 
 def _found(text: str, forms: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -158,12 +169,10 @@ def _together(texts: Iterator[str]) -> Iterator[str]:
 
 
 def _forms(path: str) -> tuple[str, ...]:
-    """As it may stand in JSON: quoted for an address or not, a quote in it as %22 or not. Mostly
-    they are one."""
+    """As it may stand in JSON: a quote in it as %22 or not. Mostly they are one."""
     plain = plain_path(path)
     names = {path, plain, plain.replace('"', "%22")}
-    written = {*names, *map(quote, names)}
-    return tuple({orjson.dumps(form)[1:-1].decode() for form in written} | names)
+    return tuple({orjson.dumps(name)[1:-1].decode() for name in names} | names)
 
 
 def _holders(path: str) -> set[str]:

@@ -118,7 +118,10 @@ class FileStore:
     def delete(self, path: str, before: float | None = None) -> bool:
         """Removes a file; whether there was one. Folders stay until `discard_left`.
 
-        With `before`, in seconds since the epoch, only one that came earlier.
+        On return it is gone for good: who asked is told so. With `before`, in seconds since the
+        epoch, only one that came earlier, and without waiting for the disk: nobody names what is
+        collected, so one that a power cut brings back is nobody's still, and is collected again.
+        What comes to its place syncs the folder itself.
         """
         # Wherever it lies: what is left at the second place would be read from now on.
         deleted = [self._delete_at(names, before) for names in places(path)]
@@ -148,7 +151,8 @@ class FileStore:
                     if came_since or stat.S_ISDIR(status.st_mode):
                         return False
                     os.unlink(name, dir_fd=folder)
-                os.fsync(folder)
+                if before is None:
+                    os.fsync(folder)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:

@@ -13,6 +13,7 @@ from transformer_serving.control_plane.addresses import own_path
 from transformer_serving.control_plane.call import Call
 from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods.task_record import (
+    DELETED,
     artifact_identity,
     artifact_list,
     inputs_of_others,
@@ -59,7 +60,7 @@ def clean_up(
             removal.updated_models += 1
     if children:
         for child in offspring:
-            transaction.put(Kind.TASK, child | {"parent": f"__DELETED__{identity}"})
+            transaction.put(Kind.TASK, child | {"parent": f"{DELETED}{identity}"})
         removal.updated_children = len(offspring)
     transaction.execute("DELETE FROM event WHERE owner = ?", (identity,))
     return removal

@@ -163,9 +163,10 @@ def _last_iterations(call: Call, owners: Iterable[str], kind: str, last: int) ->
         for owner in owners:
             _require_owner(transaction, owner)
             rows = transaction.rows(
-                "SELECT doc FROM (SELECT doc, metric, variant, iter, dense_rank() OVER "
+                "SELECT doc FROM (SELECT doc, metric, variant, iter, number, dense_rank() OVER "
                 "(PARTITION BY metric, variant ORDER BY iter DESC) AS age FROM event "
-                "WHERE owner = ? AND type = ?) WHERE age <= ? ORDER BY metric, variant, iter",
+                "WHERE owner = ? AND type = ?) WHERE age <= ? "
+                "ORDER BY metric, variant, iter, number",
                 (owner, kind, last),
             )
             found.extend(row[0] for row in rows)

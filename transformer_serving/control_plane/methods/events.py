@@ -46,6 +46,9 @@ class _Event:
         if self.type == _LOG:
             return new_id()
         parts = [self.owner, self.type, self.metric, self.variant, str(self.iteration)]
+        # An image's is its file: of one series and iteration there may be several.
+        if self.fields.get("key"):
+            parts.append(str(self.fields["key"]))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -159,7 +162,8 @@ def _note(transaction: Transaction, call: Call, events: list[_Event]) -> None:
         _note_in_model(transaction, events)
         return
     moment = _now()
-    for event in events:
+    # What comes in one batch has no other order; what comes later is later.
+    for event in sorted(events, key=lambda one: (one.iteration, one.timestamp)):
         if event.metric not in _MACHINE_METRICS:
             advance_iteration(task, event.iteration)
         if event.type == _SCALAR:
@@ -194,10 +198,9 @@ def _note_scalar(task: Document, event: _Event, moment: int) -> None:
     if not isinstance(most, (int, float)) or value > most:
         last |= {"max_value": value, "max_value_iteration": event.iteration}
     last["count"] = cast(int, last["count"]) + 1
-    if event.iteration >= cast(int, last.get("iter", event.iteration)):
-        # No later than now: a caller's clock may be ahead.
-        timestamp = min(event.timestamp, moment)
-        last |= {"value": value, "iter": event.iteration, "timestamp": timestamp}
+    # No later than now: a caller's clock may be ahead.
+    timestamp = min(event.timestamp, moment)
+    last |= {"value": value, "iter": event.iteration, "timestamp": timestamp}
 
 
 def _forget_oldest(task: Document, moment: int) -> None:

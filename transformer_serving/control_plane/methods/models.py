@@ -47,6 +47,7 @@ _FILTERS = Filters(
     dates=("created", "last_update", "last_change"),
     equal=("ready",),
     ranges=("last_iteration",),
+    texts=("name", "id", "comment", "parent", "task", "project"),
 )
 # A change of these is a new state of the model itself and moves last_update.
 _CONTENT = frozenset(

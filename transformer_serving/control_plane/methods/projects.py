@@ -24,6 +24,7 @@ _FILTERS = Filters(
     patterns=("name", "basename", "description"),
     lists=("id", "tags", "system_tags", "user"),
     dates=("created", "last_update"),
+    texts=("name", "id", "description"),
 )
 _HIDDEN = "hidden"
 
@@ -46,11 +47,10 @@ def get_by_id(call: Call) -> Document:
 
 
 def get_all(call: Call) -> Document:
-    show_hidden = call.flag("search_hidden") or bool(call.data.get("id"))
-    below = _below(call)
+    shown, below = shows(call), _below(call)
 
     def keep(project: Document) -> bool:
-        return (show_hidden or _HIDDEN not in tags(project)) and below(str(project["name"]))
+        return shown(project) and below(str(project["name"]))
 
     return answer_all(call, Kind.PROJECT, _FILTERS, keep)
 
@@ -82,6 +82,8 @@ def delete(call: Call) -> Document:
             raise ApiError(ApiFailure.PROJECT_HAS_MODELS, "use force=true")
         for kind, documents in ((Kind.TASK, tasks), (Kind.MODEL, models)):
             _leave(transaction, kind, documents, contents)
+        if contents:
+            _forget(transaction, [str(task["id"]) for task in tasks])
         for one in all_ids:
             transaction.remove(Kind.PROJECT, one)
     return {
@@ -110,6 +112,12 @@ def _below(call: Call) -> Callable[[str], bool]:
         return test([ids[one] for one in above if one in ids])
 
     return below
+
+
+def shows(call: Call) -> Callable[[Document], bool]:
+    """Of projects and tasks: what is hidden is found by its id or when it is asked for."""
+    hidden_too = call.flag("search_hidden") or bool(call.data.get("id"))
+    return lambda document: hidden_too or _HIDDEN not in tags(document)
 
 
 def require(transaction: Transaction, identity: str) -> Document:
@@ -177,6 +185,13 @@ def _leave(transaction: Transaction, kind: Kind, documents: list[Document], cont
             transaction.remove(kind, str(document["id"]))
         else:
             transaction.put(kind, document | {"project": None})
+
+
+def _forget(transaction: Transaction, tasks: list[str]) -> None:
+    """What stays elsewhere has them for a parent, or for what made it, no more."""
+    for kind, field in ((Kind.TASK, "parent"), (Kind.MODEL, "task")):
+        for document in list(transaction.find(kind, {field: tasks})):
+            transaction.put(kind, document | {field: None, "last_change": now()})
 
 
 def _create_path(transaction: Transaction, name: str) -> str:

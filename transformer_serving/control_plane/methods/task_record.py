@@ -14,6 +14,8 @@ from transformer_serving.control_plane.schema import now
 from transformer_serving.control_plane.store import Document, Kind, Transaction
 
 ARTIFACT_MODES = frozenset({"input", "output"})
+# Before the id of a parent that was deleted: a copy of the child may be given it again.
+DELETED = "__DELETED__"
 # Which model goes into which task. SQLite reads them in a third of the time that it takes to parse
 # every task, and nothing can be written meanwhile.
 _INPUTS = """

@@ -9,6 +9,7 @@ from transformer_serving.control_plane.errors import ApiError, ApiFailure
 from transformer_serving.control_plane.methods import projects
 from transformer_serving.control_plane.methods.cleanup import Removal, answer_fields, clean_up
 from transformer_serving.control_plane.methods.task_record import (
+    DELETED,
     merge_artifacts,
     require,
     save,
@@ -43,10 +44,21 @@ _FILTERS = Filters(
     ),
     dates=("created", "started", "status_changed", "last_update", "last_change"),
     ranges=("active_duration", "last_iteration"),
+    texts=(
+        "name",
+        "id",
+        "comment",
+        "report",
+        "models.input.model",
+        "models.output.model",
+        "script.repository",
+        "script.entry_point",
+    ),
 )
 # Of these an edit replaces only the keys it names; configuration and hyperparams it replaces whole.
 _MERGED = ("execution", "output", "script", "models")
 _COPIED = (
+    "name",
     "type",
     "execution",
     "script",
@@ -54,11 +66,12 @@ _COPIED = (
     "hyperparams",
     "configuration",
     "tags",
-    "system_tags",
     "project",
     "input",
     "comment",
 )
+# What the SDK and people tell of one run: a copy is neither archived nor run by hand.
+_OF_ONE_RUN = frozenset({ARCHIVED, "development"})
 # What a person sets on a task says nothing of its run, so it does not move last_update.
 _NOTES = frozenset({"name", "comment", "tags", "system_tags", "project", "created"})
 
@@ -78,7 +91,7 @@ def get_by_id(call: Call) -> Document:
 
 
 def get_all(call: Call) -> Document:
-    return answer_all(call, Kind.TASK, _FILTERS)
+    return answer_all(call, Kind.TASK, _FILTERS, projects.shows(call))
 
 
 def edit(call: Call) -> Document:
@@ -112,8 +125,12 @@ def clone(call: Call) -> Document:
     with call.store.writing() as transaction:
         source = require(transaction, call.text("task"))
         fields = {name: source[name] for name in _COPIED if source.get(name) is not None}
-        fields |= {"name": f"Clone of {source['name']}", "parent": source["id"]} | overrides
-        fields["execution"] = _without_outputs(fields.get("execution"), call.data)
+        fields["parent"] = _parent_of_copy(source)
+        fields["system_tags"] = [tag for tag in tags(source) if tag not in _OF_ONE_RUN]
+        # Without it the SDK uploads nothing of what the copy's run makes.
+        fields["output_dest"] = section(source, "output").get("destination") or ""
+        fields |= overrides
+        fields["execution"] = _recipe(fields.get("execution"), call.data)
         fields["models"] = {"input": _inputs(source), "output": []}
         return {"id": _insert(transaction, fields)}
 
@@ -158,8 +175,9 @@ def _apply(transaction: Transaction, task: Document, fields: Document) -> Docume
 def _check_references(transaction: Transaction, fields: Document) -> None:
     if fields.get("project"):
         projects.require(transaction, str(fields["project"]))
-    if fields.get("parent"):
-        require(transaction, str(fields["parent"]))
+    parent = str(fields.get("parent") or "")
+    if parent and not parent.startswith(DELETED):
+        require(transaction, parent)
 
 
 def _clean_name(name: str) -> str:
@@ -193,7 +211,13 @@ def _delete(transaction: Transaction, call: Call, identity: str) -> Removal:
     return removal
 
 
-def _without_outputs(execution: object, data: Mapping[str, object]) -> Document:
+def _parent_of_copy(source: Document) -> str:
+    parent = str(source.get("parent") or "")
+    return parent if parent and not parent.startswith(DELETED) else str(source["id"])
+
+
+def _recipe(execution: object, data: Mapping[str, object]) -> Document:
+    """Neither what the run put out nor the queue that it came from."""
     copy: Document = dict(execution) if isinstance(execution, dict) else {}
     overrides = data.get("execution_overrides")
     if isinstance(overrides, dict):
@@ -201,6 +225,7 @@ def _without_outputs(execution: object, data: Mapping[str, object]) -> Document:
     artifacts = copy.get("artifacts")
     if isinstance(artifacts, list):
         copy["artifacts"] = [item for item in artifacts if item.get("mode") == "input"]
+    copy.pop("queue", None)
     return copy
 
 

@@ -174,7 +174,7 @@ class ClearmlControlPlane:
         processor = self._connected()
         own = self._engine_task(processor)
         # After whatever it has of an earlier run or of a Triton beside this one: a figure of the
-        # same iteration is replaced, and an earlier one is not the last value.
+        # same iteration is replaced, and an earlier one goes before it in the curve.
         self._told = iteration = max(self._told, own.get_last_iteration()) + 60
         for figure in read_figures(metrics):
             series = f"{figure.model}.v{figure.version}"
