@@ -150,6 +150,7 @@ def _inputs(given: dict[str, Given], asked: Asked) -> Any:
     """What the Inference API's `inputs` would hold; takes the tensors of it out of `given`."""
     form = asked.task.form
     name = _name_of_texts(given, asked)
+    needs_both = form.second is not None and form.second.required
     first = given.pop(name)
     if first.whole:
         first.open()
@@ -157,12 +158,12 @@ def _inputs(given: dict[str, Given], asked: Asked) -> Any:
     if second is not None:
         if second.whole:
             second.open()
-        is_alone = first.whole or name == _POSITIONAL or form.second.required
+        is_alone = first.whole or name == _POSITIONAL or needs_both
         return _object(form, first, second, is_alone)
     if first.whole and isinstance(first.values[0], dict):
         # The pipeline's own object of both fields.
         return first.values[0]
-    if form.second is not None and form.second.required:
+    if needs_both:
         return _object(form, first, None, True)
     alone = first.whole or (name == _POSITIONAL and len(first.values) == 1)
     return first.values[0] if alone else first.values
