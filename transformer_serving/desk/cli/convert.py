@@ -140,7 +140,7 @@ def convert(
         from transformer_serving.desk.builders.call_sizes import call_sizes
         from transformer_serving.desk.builders.table import ladder_of
 
-        sizes = call_sizes(ladder_of(engines), seq_len, batch, max_length)
+        sizes = call_sizes(ladder_of(engines[0]), seq_len, batch, max_length)
         request = ConvertRequest(
             model,
             engine=engines[0],
