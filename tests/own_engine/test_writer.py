@@ -593,6 +593,33 @@ def test_what_does_not_fit_is_refused(
     assert not target.exists()
 
 
+@pytest.mark.parametrize(
+    ("names", "roles", "said"),
+    [
+        (("attention_mask",), (), "no input takes input_ids; say which one does: --role NAME=inpu"),
+        (("input_ids", "ids"), (), "inputs 'input_ids' and 'ids' are both input_ids; say which"),
+        (("input_ids", "x"), ("x=input_ids",), "inputs 'input_ids' and 'x' are both input_ids"),
+        (("input_ids", "position_ids"), (), "input 'position_ids' is none that a call of texts"),
+        (
+            ("input_ids", "position_ids"),
+            ("position_ids=token_type_ids",),
+            "input 'position_ids' is none that a call of texts fills, whatever its role; export",
+        ),
+        (("input_ids", "past_key_values.0.key"), (), "'past_key_values.0.key' is none that a"),
+    ],
+)
+def test_inputs_that_no_call_fills_are_refused_with_what_to_type(
+    names: tuple[str, ...], roles: tuple[str, ...], said: str, tiny_classifier: Path, tmp_path: Path
+) -> None:
+    """Of a plan whose golden answer is given, so that nothing runs it."""
+    stated = [part for name in names for part in ("--input-tensor", f"{name}:INT32")]
+    more = [*stated, *(part for role in roles for part in ("--role", role))]
+    output = ("--output-tensor", "output:FP32:3", "--answer", "{}")
+    done = made(tiny_classifier, plan_file(tmp_path), tmp_path / "own", *more, *output)
+    refused(done, said)
+    assert not (tmp_path / "own").exists()
+
+
 def test_neither_onnx_nor_a_plan(tiny_classifier: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.bin"
     file.write_bytes(b"\x80\x02some pickle")

@@ -93,7 +93,7 @@ def write_bundle(content: BundleContent, target: Path, key: SigningKey | None = 
             (model / PARITY).write_text(written, "utf-8")
             model_files.append(entry_of(folder, model / PARITY))
         endpoint_json = endpoint.to_json()
-        read_endpoint(endpoint_json)
+        _require_readable(endpoint_json)
         (folder / ENDPOINT).write_text(endpoint_json, "utf-8")
         parts = model_parts(model_files)
         code = preprocess_file.build(endpoint_json, content.tokenizer.content, parts)
@@ -191,6 +191,14 @@ def _parity_set(bundle: Bundle) -> ParitySet | GreedySet | None:
         return _read_set(path.read_bytes()) if path.is_file() else None
     except ContractError as error:
         raise Failure(f"{bundle.folder} is no valid bundle: {error}", exit_code=2) from error
+
+
+def _require_readable(endpoint_json: str) -> None:
+    """Likewise what no inference container would."""
+    try:
+        read_endpoint(endpoint_json)
+    except ContractError as error:
+        raise ConversionRefused(f"the endpoint could not be served ({error})") from error
 
 
 def _require_provable(parity_json: str) -> None:
