@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from tests.contract.onnx_files import PUTS, Put, field, onnx_bytes, outer_model
 from tests.contract.plans import Plan, build
-from tests.tiny_models import save_encoder, save_older_layout, save_sentence_model
+from tests.tiny_models import POSITIONS, save_encoder, save_older_layout, save_sentence_model
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import open_engine
@@ -40,6 +40,10 @@ from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.engine.proof.parity_set import read_parity_set
 
 TEXT = "the train left early"
+
+
+def change(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
 def run(*arguments: str) -> Result:
@@ -360,6 +364,31 @@ def test_a_brought_engines_texts_are_cut_where_its_tokenizer_cuts_them(
     assert (remark in done.stdout) is (limit != 48)
     told = json.loads(made(*arguments, "--json").stdout)
     assert [remark in one for one in told["remarks"]] == [True] * (limit != 48)
+
+
+@pytest.mark.parametrize("limit", [POSITIONS + 2, int(1e30)])
+@pytest.mark.parametrize("known", [True, False], ids=["its family", "no family"])
+def test_a_brought_engines_texts_end_where_its_positions_do(
+    limit: int, known: bool, tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    """sentence-transformers writes the number of positions as the longest text, also of families
+    that begin to count further on."""
+    folder, target = tmp_path / "tokenizer", tmp_path / "own"
+    shutil.copytree(tiny_classifier, folder)
+    change(folder / "tokenizer_config.json", model_max_length=limit)
+    file = tiny_bundle / "model" / "model.onnx"
+    if known:
+        assert made(folder, file, target).exit_code == 0
+        assert open_bundle(target).endpoint.tokens.max_length == POSITIONS
+        change(folder / "config.json", model_type="roberta", pad_token_id=0)
+        assert made(folder, file, target).exit_code == 0
+        assert open_bundle(target).endpoint.tokens.max_length == POSITIONS - 1
+        return
+    change(folder / "config.json", model_type="own")
+    done = made(folder, file, target)
+    said = "--max-length, where it has" if limit == POSITIONS + 2 else "give --max-length TOKENS"
+    refused(done, said)
+    assert made(folder, file, target, "--max-length", str(POSITIONS)).exit_code == 0
 
 
 LONG = "the train left early because of snow and we waited in a small warm room " * 2

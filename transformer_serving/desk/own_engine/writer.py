@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,12 @@ from transformer_serving.desk.own_engine.tensors import (
 from transformer_serving.desk.own_engine.vectors import Asked, embedding_of, token_vectors
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.scratch import scratch_beside
+from transformer_serving.desk.source.config import read_model_config
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
+from transformer_serving.desk.source.longest_text import longest_text
 from transformer_serving.desk.source.sentence import (
-    longest_of,
     lowercases,
-    read_transformer_settings,
     refuse_module_folder,
     transformer_folder,
 )
@@ -190,10 +191,12 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile, head: str) -> Tokens:
 
 
 def _longest(own: OwnEngine, tokenizer: TokenizerFile) -> int | None:
-    """The sentence-transformers module's own limit stands in the place of the tokenizer's."""
-    by_sentences = "vector" in TASK_HEADS[own.task]
-    said = longest_of(read_transformer_settings(own.tokenizer)) if by_sentences else None
-    return said or tokenizer.max_length
+    """As of a model that is converted; a tokenizer may be brought without the model's config.json,
+    or with one of a family that nobody here knows."""
+    config: Mapping[str, Any] = {}
+    with suppress(ConversionRefused):
+        config = read_model_config(own.encoder)
+    return longest_text(own.tokenizer, config, tokenizer, "vector" in TASK_HEADS[own.task])
 
 
 def _is_classifier(own: OwnEngine, columns: int) -> bool:
