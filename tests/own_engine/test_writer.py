@@ -592,6 +592,26 @@ def test_a_plan_says_nothing_and_the_user_everything(
     assert [one.role for one in bundle.endpoint.inputs] == ["input_ids", "attention_mask"]
 
 
+def test_a_golden_request_of_a_plan_is_looked_at_though_its_answer_is_given(
+    tiny_classifier: Path, tmp_path: Path
+) -> None:
+    asked = ("--text", '{"question": "why?"}', "--answer", "{}")
+    done = made(tiny_classifier, plan_file(tmp_path), tmp_path / "own", *PLAN_TENSORS, *asked)
+    refused(done, "the golden request is none that text-classification answers: ")
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_plan_is_padded_on_the_right_whatever_its_tokenizer_says(
+    tiny_classifier: Path, tmp_path: Path
+) -> None:
+    folder, target = tmp_path / "tokenizer", tmp_path / "own"
+    shutil.copytree(tiny_classifier, folder)
+    change(folder / "tokenizer_config.json", padding_side="left")
+    done = made(folder, plan_file(tmp_path), target, *PLAN_TENSORS, "--answer", "{}")
+    assert done.exit_code == 0, done.output
+    assert open_bundle(target).endpoint.tokens.padding_side == "right"
+
+
 def test_a_plan_of_another_tensorrt_is_refused(tiny_classifier: Path, tmp_path: Path) -> None:
     plan = plan_file(tmp_path, "8.6.1.6")
     done = made(tiny_classifier, plan, tmp_path / "own", *PLAN_TENSORS, "--answer", "{}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -180,7 +180,8 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile, head: str) -> Tokens:
         pad_id=tokenizer.pad_id,
         pad_token=tokenizer.pad_token,
         pad_type_id=tokenizer.pad_type_id,
-        padding_side=tokenizer.padding_side,
+        # Unless the engine, where it runs here, says otherwise.
+        padding_side="right",
         truncate=cuts_unasked(own.task, tokenizer.max_length, longest),
         truncation_side=tokenizer.truncation_side,
         unk_id=tokenizer.unk_id,
@@ -277,25 +278,34 @@ def _tried(
     own: OwnEngine, endpoint: Endpoint, tokenizer: TokenizerFile, files: EngineFiles
 ) -> tuple[Endpoint, Golden]:
     """The endpoint with the side on which its engine may be padded, and the golden answer."""
-    body = dict(own.body)
+    body, content = dict(own.body), tokenizer.content
     if files.engine == "tensorrt":
         if own.answer is not None:
+            with _golden_told(own.task):
+                LocalEndpoint(endpoint, content, lambda _: []).work(body)
             return endpoint, Golden(body, own.answer, _TOLERANCE)
         _require_machine()
-    call, content = open_own_engine(files), tokenizer.content
-    try:
+    call = open_own_engine(files)
+    with _golden_told(own.task):
         side = side_of_engine(endpoint, content, call, body, own.precision)
         endpoint = replace(endpoint, tokens=replace(endpoint.tokens, padding_side=side))
         answer = own.answer
         if answer is None:
             answer = LocalEndpoint(endpoint, content, call).answer(body)
-    except ServingError as error:
-        raise ConversionRefused(
-            f"the golden request is none that {own.task} answers: {error.message}; --text takes "
-            "a whole body as JSON too"
-        ) from error
     # Through JSON, as a caller reads it.
     return endpoint, Golden(body, json.loads(json.dumps(answer)), _TOLERANCE)
+
+
+@contextmanager
+def _golden_told(task: str) -> Iterator[None]:
+    """In the block the golden request is read: what an endpoint says of it to its owner."""
+    try:
+        yield
+    except ServingError as error:
+        raise ConversionRefused(
+            f"the golden request is none that {task} answers: {error.message}; --text takes "
+            "a whole body as JSON too"
+        ) from error
 
 
 def _require_machine() -> None:
