@@ -110,8 +110,8 @@ class _Command(ConvertingCommand):
               help="How a text's vector is made of its tokens', for a model without "
               "modules.json.  [default: mean; of a …ForCausalLM lasttoken]")  # fmt: skip
 @click.option("--calibration", type=click.Path(path_type=Path), metavar="FILE",
-              help="Texts, one a line (or bodies as JSON), for int8 and fp16.  "
-              "[default: built-in ones]")  # fmt: skip
+              help="Texts, one a line (or bodies as JSON), for int8 and fp16 "
+              "(not of torch).  [default: built-in ones]")  # fmt: skip
 @click.option("--compare", is_flag=True, help="Measure PyTorch, ONNX Runtime and the engines.")
 @click.option("--allow-pickle", is_flag=True,
               help="Read weights that are pickles (.bin, .pt, .ckpt): that runs their writer's "
