@@ -74,10 +74,12 @@ def _rename(targets: Sequence[Path], made: Sequence[Path], aside: Path) -> None:
     # Not in the scratch, which the next command removes.
     workspace = Path(tempfile.mkdtemp(prefix=f".{targets[0].name}.", dir=aside))
     places = [
-        _Place(target, fresh, workspace / target.name)
+        _Place(target, fresh, workspace / target.name / "old")
         for target, fresh in zip(targets, made, strict=True)
     ]
     try:
+        for place in places:
+            place.old.parent.mkdir()
         _replace(places)
     finally:
         # A rename failed, or somebody ended the command between two of them. Where this fails too,
