@@ -59,7 +59,7 @@ def built(folder: Path) -> None:
     """The model's graphs, int8 and not, below `folder`."""
     prepare(folder, 64)
     prepared: Prepared = load_prepared(folder)
-    shapes = Shapes(ladder_of(("openvino",)), (1, 8, 32), prepared.feeds)
+    shapes = Shapes(ladder_of("openvino"), (1, 8, 32), prepared.feeds)
     for precision in ("int8", "fp32"):
         place = folder / precision
         place.mkdir()

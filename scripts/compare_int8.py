@@ -81,9 +81,7 @@ def prepared(folder: Path) -> tuple[Path, Case]:
     source = open_source(str(encoder_folder()), task="sentence-embedding")
     graph = export_onnx(source, folder / "graph.onnx")
     clean_onnx(graph.path)
-    endpoint = endpoint_of(
-        source, graph, tokens_of(source, None, ladder_of(("onnxruntime",))), LIMITS
-    )
+    endpoint = endpoint_of(source, graph, tokens_of(source, None, ladder_of("onnxruntime")), LIMITS)
     return graph.path, prepare_case(source, endpoint)
 
 

@@ -52,8 +52,27 @@ def test_a_new_engine_is_converted_and_added_by_its_row(
 
 
 @pytest.mark.usefixtures("abacus")
-def test_the_lengths_of_several_suit_all_of_them() -> None:
-    assert ladder_of(("openvino", "abacus")) == (8, 48)
+def test_the_bundle_is_the_same_with_and_without_engines_that_are_only_compared(
+    tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = []
+
+    def build(precision: str, graph: Path, folder: Path, shapes: Shapes) -> EngineFiles:
+        lengths.append(shapes.lengths)
+        return build_abacus(precision, graph, folder, shapes)
+
+    monkeypatch.setitem(ENGINES, "abacus", replace(ENGINES["abacus"], build=build))
+    # One call a round: nothing here depends on how long one takes.
+    monkeypatch.setattr("transformer_serving.desk.parity.latency._ROUND_MS", 0)
+    request = ConvertRequest(str(tiny_classifier), engine="openvino", precision="fp32")
+    alone = convert(request, tmp_path / "alone", lambda step, detail: None)
+    compared = replace(request, compare=("openvino", "abacus"))
+    beside = convert(compared, tmp_path / "beside", lambda step, detail: None)
+    assert "abacus" in {row.name for row in beside.compared.rows}
+    assert beside.bundle.endpoint == alone.bundle.endpoint
+    assert beside.bundle.endpoint.tokens.buckets[:2] == ladder_of("openvino")[:2]
+    # It is built as it would serve: TensorRT has memory for each length.
+    assert lengths == [(8, 48)]
 
 
 def test_every_row_names_its_safest_precision_first() -> None:

@@ -6,6 +6,8 @@ import ast
 import errno
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +119,49 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(
     assert renew_bundle(link).manifest.bundle_version == version
     assert link.readlink() == place
     assert [path.name for path in place.parent.iterdir()] == ["place"]
+
+
+_WORKS = {
+    "written": "replacing_folder(bundle.with_name('another'))",
+    "renewed": "content_of(open_bundle(bundle), bundle.parent)",
+    "uploaded": "registry_folder(open_bundle(bundle))",
+}
+_HELD = """
+import sys
+from pathlib import Path
+from transformer_serving.desk.bundle.folder import open_bundle
+from transformer_serving.desk.bundle.writer import content_of
+from transformer_serving.desk.deploy.registry import registry_folder
+from transformer_serving.desk.folder_replacement import replacing_folder
+bundle = Path(sys.argv[1])
+with {work}:
+    print("begun", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("work", _WORKS)
+def test_what_was_made_of_a_bundle_by_who_is_killed_goes_with_the_next_command(
+    bundle: Path, work: str
+) -> None:
+    def begun() -> subprocess.Popen[str]:
+        code = _HELD.format(work=_WORKS[work])
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(bundle)],
+            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        return process
+
+    before = set(bundle.parent.iterdir())
+    process = begun()
+    process.kill()
+    process.communicate()
+    assert len(set(bundle.parent.iterdir()) - before) == 1
+    begun().communicate("")
+    left = {path.name for path in set(bundle.parent.iterdir()) - before}
+    assert left == ({"another"} if work == "written" else set())
 
 
 def test_config_is_what_triton_reads(bundle: Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import ast
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from transformer_serving.desk import demo
-from transformer_serving.desk.demo import sentiment
+from transformer_serving.desk.demo import kept, sentiment
 from transformer_serving.desk.failure import Failure
 
 
@@ -62,15 +62,54 @@ def test_a_missing_encoder_package_says_how_to_get_it(monkeypatch: pytest.Monkey
         demo.encoder_folder()
 
 
-def test_whatever_convert_makes_an_engine_with_is_hashed() -> None:
-    desk = Path(demo.__file__).parent.parent
-    files = [desk / "conversion" / name for name in ("encoder.py", "workshop.py")]
-    source = "".join(file.read_text("utf-8") for file in files)
-    named = r"^from transformer_serving\.desk\.(conversion\.\w+|\w+)"
-    rooms = set(re.findall(named, source, re.MULTILINE))
-    hashed = {name.removesuffix(".py").replace("/", ".") for name in demo._CONVERTING}
-    # A bundle has a version of its own, a failure and a folder's place make nothing, what is
-    # lacking tells of it, and the last two are of language models alone.
-    others = {"bundle", "convert_packages", "failure", "folder_replacement", "scratch"}
-    others |= {"conversion.language_model", "conversion.vllm_model"}
-    assert rooms - hashed == others
+def modules_below(place: Path) -> set[str]:
+    """The project's own that the code in a file or folder imports, wherever in it."""
+    files = [place] if place.is_file() else place.rglob("*.py")
+    found = set()
+    for node in (node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8")))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            below = [f"{node.module}.{name.name}" for name in node.names]
+            found |= {name if is_module(name) else node.module for name in below}
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+    return {name for name in found if name.split(".")[0] in ("transformer_serving", "preprocess")}
+
+
+def is_module(name: str) -> bool:
+    place = kept.ROOT / name.replace(".", "/")
+    return place.is_dir() or place.with_suffix(".py").is_file()
+
+
+# Of these nothing is written into a demo's bundle.
+_WRITE_NOTHING = {
+    # What is said, and how a command works.
+    *("transformer_serving.desk.command_line", "transformer_serving.desk.convert_packages"),
+    *("transformer_serving.desk.failure", "transformer_serving.desk.interruption"),
+    *("transformer_serving.desk.folder_replacement", "transformer_serving.desk.scratch"),
+    *("transformer_serving.engine.errors", "transformer_serving"),
+    # What refuses a bundle, and what an engine is run by here.
+    *("transformer_serving.desk.versions.lock", "transformer_serving.engine.bundle_config"),
+    *(
+        f"transformer_serving.engine.backends.{name}"
+        for name in (
+            *("inherited_sockets", "model_settings", "openvino_quiet", "shared_area", "tensors"),
+            "torch_runtime",
+        )
+    ),
+    # No demo is TensorRT's or vLLM's, or allows int8.
+    *("transformer_serving.desk.user_cache", "transformer_serving.desk.conversion.vllm_model"),
+    "transformer_serving.desk.bench.bounds",
+}
+
+
+def test_whatever_writes_into_a_demos_bundle_is_hashed() -> None:
+    own = {*demo._MODEL_SOURCES, *demo._GENERATOR_SOURCES}
+    hashed = {*(f"transformer_serving/{name}" for name in own), *kept._PACKED_SOURCES}
+    imported = set[str]().union(*(modules_below(kept.ROOT / name) for name in hashed))
+    names = [name.removesuffix(".py").replace("/", ".") for name in hashed]
+    others = {
+        name
+        for name in imported
+        if not any(name == one or name.startswith(f"{one}.") for one in names)
+    }
+    assert others == _WRITE_NOTHING

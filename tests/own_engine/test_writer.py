@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from tests.contract.onnx_files import PUTS, Put, field, onnx_bytes, outer_model
 from tests.contract.plans import Plan, build
-from tests.tiny_models import save_encoder, save_older_layout, save_sentence_model
+from tests.tiny_models import POSITIONS, save_encoder, save_older_layout, save_sentence_model
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.builders.files import EngineFiles
 from transformer_serving.desk.builders.table import open_engine
@@ -40,6 +40,10 @@ from transformer_serving.desk.versions.lock import read_lock
 from transformer_serving.engine.proof.parity_set import read_parity_set
 
 TEXT = "the train left early"
+
+
+def change(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
 def run(*arguments: str) -> Result:
@@ -362,6 +366,31 @@ def test_a_brought_engines_texts_are_cut_where_its_tokenizer_cuts_them(
     assert [remark in one for one in told["remarks"]] == [True] * (limit != 48)
 
 
+@pytest.mark.parametrize("limit", [POSITIONS + 2, int(1e30)])
+@pytest.mark.parametrize("known", [True, False], ids=["its family", "no family"])
+def test_a_brought_engines_texts_end_where_its_positions_do(
+    limit: int, known: bool, tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    """sentence-transformers writes the number of positions as the longest text, also of families
+    that begin to count further on."""
+    folder, target = tmp_path / "tokenizer", tmp_path / "own"
+    shutil.copytree(tiny_classifier, folder)
+    change(folder / "tokenizer_config.json", model_max_length=limit)
+    file = tiny_bundle / "model" / "model.onnx"
+    if known:
+        assert made(folder, file, target).exit_code == 0
+        assert open_bundle(target).endpoint.tokens.max_length == POSITIONS
+        change(folder / "config.json", model_type="roberta", pad_token_id=0)
+        assert made(folder, file, target).exit_code == 0
+        assert open_bundle(target).endpoint.tokens.max_length == POSITIONS - 1
+        return
+    change(folder / "config.json", model_type="own")
+    done = made(folder, file, target)
+    said = "--max-length, where it has" if limit == POSITIONS + 2 else "give --max-length TOKENS"
+    refused(done, said)
+    assert made(folder, file, target, "--max-length", str(POSITIONS)).exit_code == 0
+
+
 LONG = "the train left early because of snow and we waited in a small warm room " * 2
 
 
@@ -563,6 +592,26 @@ def test_a_plan_says_nothing_and_the_user_everything(
     assert [one.role for one in bundle.endpoint.inputs] == ["input_ids", "attention_mask"]
 
 
+def test_a_golden_request_of_a_plan_is_looked_at_though_its_answer_is_given(
+    tiny_classifier: Path, tmp_path: Path
+) -> None:
+    asked = ("--text", '{"question": "why?"}', "--answer", "{}")
+    done = made(tiny_classifier, plan_file(tmp_path), tmp_path / "own", *PLAN_TENSORS, *asked)
+    refused(done, "the golden request is none that text-classification answers: ")
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_plan_is_padded_on_the_right_whatever_its_tokenizer_says(
+    tiny_classifier: Path, tmp_path: Path
+) -> None:
+    folder, target = tmp_path / "tokenizer", tmp_path / "own"
+    shutil.copytree(tiny_classifier, folder)
+    change(folder / "tokenizer_config.json", padding_side="left")
+    done = made(folder, plan_file(tmp_path), target, *PLAN_TENSORS, "--answer", "{}")
+    assert done.exit_code == 0, done.output
+    assert open_bundle(target).endpoint.tokens.padding_side == "right"
+
+
 def test_a_plan_of_another_tensorrt_is_refused(tiny_classifier: Path, tmp_path: Path) -> None:
     plan = plan_file(tmp_path, "8.6.1.6")
     done = made(tiny_classifier, plan, tmp_path / "own", *PLAN_TENSORS, "--answer", "{}")
@@ -591,6 +640,33 @@ def test_what_does_not_fit_is_refused(
     assert done.exit_code == 2, done.output
     assert said in done.output
     assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "roles", "said"),
+    [
+        (("attention_mask",), (), "no input takes input_ids; say which one does: --role NAME=inpu"),
+        (("input_ids", "ids"), (), "inputs 'input_ids' and 'ids' are both input_ids; say which"),
+        (("input_ids", "x"), ("x=input_ids",), "inputs 'input_ids' and 'x' are both input_ids"),
+        (("input_ids", "position_ids"), (), "input 'position_ids' is none that a call of texts"),
+        (
+            ("input_ids", "position_ids"),
+            ("position_ids=token_type_ids",),
+            "input 'position_ids' is none that a call of texts fills, whatever its role; export",
+        ),
+        (("input_ids", "past_key_values.0.key"), (), "'past_key_values.0.key' is none that a"),
+    ],
+)
+def test_inputs_that_no_call_fills_are_refused_with_what_to_type(
+    names: tuple[str, ...], roles: tuple[str, ...], said: str, tiny_classifier: Path, tmp_path: Path
+) -> None:
+    """Of a plan whose golden answer is given, so that nothing runs it."""
+    stated = [part for name in names for part in ("--input-tensor", f"{name}:INT32")]
+    more = [*stated, *(part for role in roles for part in ("--role", role))]
+    output = ("--output-tensor", "output:FP32:3", "--answer", "{}")
+    done = made(tiny_classifier, plan_file(tmp_path), tmp_path / "own", *more, *output)
+    refused(done, said)
+    assert not (tmp_path / "own").exists()
 
 
 def test_neither_onnx_nor_a_plan(tiny_classifier: Path, tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer
 
-from tests.tiny_models import save_classifier
+from tests.tiny_models import save_classifier, save_sentence_model
 from transformer_serving.desk.export.heads import load_head
 from transformer_serving.desk.export.language_model import load_language_model
 from transformer_serving.desk.failure import ConversionRefused
@@ -129,3 +131,19 @@ def test_a_language_model_of_a_models_own(folder: Path, marker: Path) -> None:
     with pytest.raises(ConversionRefused, match="contains custom code"):
         load_language_model(open_language_model(str(folder)))
     assert not marker.exists()
+
+
+def test_an_activation_that_is_none_of_torchs_own_is_refused(tmp_path: Path) -> None:
+    """sentence-transformers takes another one for it, and so would the reference."""
+    model = save_sentence_model(tmp_path / "model", tmp_path / "scratch", pooling="mean", dense=8)
+    config = model / "2_Dense" / "config.json"
+    assert open_source(str(model)).head == "vector"
+    name = "transformers.activations.NewGELUActivation"
+    change(config, activation_function=name)
+    said = f"has the activation_function '{name}' in its config.json, which is none of torch's own"
+    with pytest.raises(ConversionRefused, match=said):
+        open_source(str(model))
+    loaded: Any = SentenceTransformer(str(model), device="cpu")
+    assert isinstance(loaded[2].activation_function, torch.nn.Tanh)
+    change(config, activation_function="torch.nn.modules.activation.GELU")
+    assert open_source(str(model)).head == "vector"

@@ -1352,6 +1352,19 @@ def test_pickles_of_the_model_itself_are_downloaded_where_that_is_asked_for(
     assert (snapshot / "pytorch_model.bin").exists()
 
 
+def test_a_pickle_of_another_name_beside_a_decoy_is_not_read(hub: tuple[Path, Path]) -> None:
+    """An index of pickles is downloaded, and so is what it names, but for pickles' own names."""
+    repository, snapshot = hub
+    sentence_model(repository)
+    torch.save({}, repository / "weights.dat")
+    change(repository / "pytorch_model.bin.index.json", weight_map={"a": "weights.dat"})
+    assert open_source("some-owner/some-model").folder == snapshot
+    assert (snapshot / "weights.dat").exists()
+    change(repository / "sentence_bert_config.json", model_args={"use_safetensors": False})
+    with pytest.raises(ConversionRefused, match="model_args of .* has 'use_safetensors'"):
+        open_source("some-owner/some-model")
+
+
 def test_both_downloads_are_of_one_commit(
     hub: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

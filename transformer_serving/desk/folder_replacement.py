@@ -1,6 +1,7 @@
 """Folders' new content in their places: an error or a signal in between leaves the old or the new.
 
-Who is killed between two renames leaves neither in its place, and the old one beside it.
+Who is killed while the new content is made leaves it to the next command to remove; between two
+renames, neither in its place, and the old one beside it.
 
 Tested by tests/bundle/test_writer.py and tests/deploy/test_plain_triton.py.
 """
@@ -14,6 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from transformer_serving.desk.scratch import scratch_beside
+
+_MADE = ".made."
 
 
 @dataclass(frozen=True)
@@ -57,13 +62,24 @@ def replacing_folders(targets: Sequence[Path], *, aside: Path) -> Iterator[list[
     in between leaves none that works with what is not its own. They are made in the folder
     `aside`, on the same disk.
     """
+    with scratch_beside(aside / targets[0].name, _MADE) as scratch:
+        made = [scratch / target.name / "new" for target in targets]
+        for folder in made:
+            folder.mkdir(parents=True)
+        yield made
+        _rename(targets, made, aside)
+
+
+def _rename(targets: Sequence[Path], made: Sequence[Path], aside: Path) -> None:
+    # Not in the scratch, which the next command removes.
     workspace = Path(tempfile.mkdtemp(prefix=f".{targets[0].name}.", dir=aside))
-    folders = [(target, workspace / target.name) for target in targets]
-    places = [_Place(target, folder / "new", folder / "old") for target, folder in folders]
+    places = [
+        _Place(target, fresh, workspace / target.name / "old")
+        for target, fresh in zip(targets, made, strict=True)
+    ]
     try:
         for place in places:
-            place.fresh.mkdir(parents=True)
-        yield [place.fresh for place in places]
+            place.old.parent.mkdir()
         _replace(places)
     finally:
         # A rename failed, or somebody ended the command between two of them. Where this fails too,

@@ -7,7 +7,7 @@ fuse as they load, and fused int8 was slower (docs/decisions/convert.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -159,9 +159,9 @@ def choose_precision(engine: str, asked: str | None) -> str:
     return asked
 
 
-def ladder_of(engines: Iterable[str]) -> tuple[int, ...]:
-    """The lengths that suit every one of the engines."""
-    return min((ENGINES[engine].lengths for engine in engines), key=len)
+def ladder_of(engine: str) -> tuple[int, ...]:
+    """The lengths that suit the engine that serves; one that is only compared changes none."""
+    return ENGINES[engine].lengths
 
 
 def build_engine(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from transformer_serving.desk.bundle.signing import SigningKey, signed
 from transformer_serving.desk.bundle.triton_config import config_text
 from transformer_serving.desk.failure import ConversionRefused, Failure
 from transformer_serving.desk.folder_replacement import place_of, replacing_folder
+from transformer_serving.desk.scratch import scratch_beside
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.tokenizer import TokenizerFile
 from transformer_serving.engine.model_config import FILE_NAME as CONFIG, from_text
@@ -93,7 +93,7 @@ def write_bundle(content: BundleContent, target: Path, key: SigningKey | None = 
             (model / PARITY).write_text(written, "utf-8")
             model_files.append(entry_of(folder, model / PARITY))
         endpoint_json = endpoint.to_json()
-        read_endpoint(endpoint_json)
+        _require_readable(endpoint_json)
         (folder / ENDPOINT).write_text(endpoint_json, "utf-8")
         parts = model_parts(model_files)
         code = preprocess_file.build(endpoint_json, content.tokenizer.content, parts)
@@ -154,11 +154,11 @@ def content_of(bundle: Bundle, scratch: Path) -> Iterator[BundleContent]:
     """
     tokens, manifest = bundle.endpoint.tokens, bundle.manifest
     config = from_text((bundle.model_folder / CONFIG).read_text("utf-8"))
-    with tempfile.TemporaryDirectory(prefix=".renew.", dir=scratch) as own:
+    with scratch_beside(scratch / MODEL, ".renew.") as own:
         names = {Path(entry.path).name for entry in manifest.files if _is_engine_file(entry)}
         # The file that the engine opens comes first.
         ordered = sorted(names, key=lambda name: (name != config.default_model_filename, name))
-        files = tuple(Path(own) / name for name in ordered)
+        files = tuple(own / name for name in ordered)
         for path in files:
             link_or_copy(bundle.model_folder / path.name, path)
         yield BundleContent(
@@ -191,6 +191,14 @@ def _parity_set(bundle: Bundle) -> ParitySet | GreedySet | None:
         return _read_set(path.read_bytes()) if path.is_file() else None
     except ContractError as error:
         raise Failure(f"{bundle.folder} is no valid bundle: {error}", exit_code=2) from error
+
+
+def _require_readable(endpoint_json: str) -> None:
+    """Likewise what no inference container would."""
+    try:
+        read_endpoint(endpoint_json)
+    except ContractError as error:
+        raise ConversionRefused(f"the endpoint could not be served ({error})") from error
 
 
 def _require_provable(parity_json: str) -> None:

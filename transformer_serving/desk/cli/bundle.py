@@ -162,7 +162,7 @@ def own_engine(
         answer=None if answer is None else _json("--answer", answer),
         labels=tuple(name.strip() for name in (labels or "").split(",") if name.strip()),
         roles=dict(map(_role, role)),
-        sizes=call_sizes(ladder_of((engine_of(file),)), seq_len, batch, max_length),
+        sizes=call_sizes(ladder_of(engine_of(file)), seq_len, batch, max_length),
         tensors=tensors,
         output=wanted,
         **others,

@@ -110,8 +110,8 @@ class _Command(ConvertingCommand):
               help="How a text's vector is made of its tokens', for a model without "
               "modules.json.  [default: mean; of a …ForCausalLM lasttoken]")  # fmt: skip
 @click.option("--calibration", type=click.Path(path_type=Path), metavar="FILE",
-              help="Texts, one a line (or bodies as JSON), for int8 and fp16.  "
-              "[default: built-in ones]")  # fmt: skip
+              help="Texts, one a line (or bodies as JSON), for int8 and fp16 "
+              "(not of torch).  [default: built-in ones]")  # fmt: skip
 @click.option("--compare", is_flag=True, help="Measure PyTorch, ONNX Runtime and the engines.")
 @click.option("--allow-pickle", is_flag=True,
               help="Read weights that are pickles (.bin, .pt, .ckpt): that runs their writer's "
@@ -140,7 +140,7 @@ def convert(
         from transformer_serving.desk.builders.call_sizes import call_sizes
         from transformer_serving.desk.builders.table import ladder_of
 
-        sizes = call_sizes(ladder_of(engines), seq_len, batch, max_length)
+        sizes = call_sizes(ladder_of(engines[0]), seq_len, batch, max_length)
         request = ConvertRequest(
             model,
             engine=engines[0],

@@ -37,6 +37,7 @@ from transformer_serving.desk.conversion.workshop import (
     Workshop,
     chosen_engine,
     faster_engine,
+    lengths_of_others,
     onnx_graph,
 )
 from transformer_serving.desk.convert_packages import INSTALL
@@ -144,7 +145,7 @@ def convert(
         allow_pickle=request.allow_pickle,
         pooling=request.pooling,
     )
-    buckets = request.buckets or ladder_of((request.engine, *request.compare))
+    buckets = request.buckets or ladder_of(request.engine)
     tokens = tokens_of(source, request.max_length, buckets)
     with scratch_beside(target, ".convert.") as scratch:
         workshop = _workshop(request, source, tokens, scratch, samples, progress)
@@ -249,7 +250,8 @@ def _workshop(
     case = prepare_case(source, endpoint)
     feeds = feeds_of(endpoint, source.tokenizer.content, samples or case.bodies)
     shapes = Shapes(tokens.buckets, batch, feeds)
-    return Workshop(source, folder, case, shapes, progress, graph)
+    others = lengths_of_others(request.engine, request.compare, request.seq_len, tokens.max_length)
+    return Workshop(source, folder, case, shapes, progress, graph, others)
 
 
 def _compared(request: ConvertRequest, workshop: Workshop, measuring: RoundReport) -> Compared:

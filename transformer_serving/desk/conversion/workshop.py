@@ -5,14 +5,15 @@ Tested by tests/cli/test_convert.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from transformer_serving.desk.builders.call_sizes import Range, call_sizes
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.builders.room import room_told
-from transformer_serving.desk.builders.table import ENGINES, build_engine
+from transformer_serving.desk.builders.table import ENGINES, build_engine, ladder_of
 from transformer_serving.desk.export.cleaning import clean_onnx
 from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
 from transformer_serving.desk.failure import Failure, PrecisionRefused
@@ -36,7 +37,10 @@ Progress = Callable[[str, str], None]
 
 @dataclass
 class Workshop:
-    """What engines are built from, in `folder`, and what they are measured by."""
+    """What engines are built from, in `folder`, and what they are measured by.
+
+    `lengths` are those of engines that are only compared, where they serve others than the bundle.
+    """
 
     source: ModelSource
     folder: Path
@@ -44,6 +48,7 @@ class Workshop:
     shapes: Shapes
     progress: Progress
     exported: ExportedGraph | None = None
+    lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     built: dict[tuple[str, str], EngineFiles] = field(default_factory=dict)
 
     @property
@@ -77,7 +82,22 @@ class Workshop:
             room_told(self.folder.parent, size),
         ):
             graph = self.graph.path if program is None else program(self.source, precision, place)
-            return build_engine(engine, precision, graph, place, self.shapes)
+            lengths = self.lengths.get(engine, self.shapes.lengths)
+            shapes = replace(self.shapes, lengths=lengths)
+            return build_engine(engine, precision, graph, place, shapes)
+
+
+def lengths_of_others(
+    engine: str, compared: Sequence[str], seq_len: Range | None, longest: int
+) -> dict[str, tuple[int, ...]]:
+    """What those `compared` beside the bundle's `engine` would serve: it has all of its own, and of
+    TensorRT each is a profile, so memory."""
+    return {
+        other: (*(size for size in sizes.buckets if size < longest), longest)
+        for other in compared
+        if other != engine
+        for sizes in (call_sizes(ladder_of(other), seq_len),)
+    }
 
 
 def onnx_graph(source: ModelSource, folder: Path) -> ExportedGraph:

@@ -31,10 +31,15 @@ CLASSIFIER, EMBEDDER, GENERATOR = "transformer_model", "sentence_embeddings", "t
 SENTENCES = Path("examples/sentiment/sentences.csv")
 # What decides the models: a change in one of these trains and converts again.
 _CONVERTING = (
-    *("builders", "conversion/encoder.py", "conversion/workshop.py", "export", "parity", "source"),
+    *("desk/builders", "desk/conversion/encoder.py", "desk/conversion/workshop.py"),
+    *("desk/export", "desk/parity", "desk/source"),
+    *("engine/backends/exported_program.py", "engine/backends/precision.py"),
 )
-_MODEL_SOURCES = (*_CONVERTING, "demo/sentiment.py")
-_GENERATOR_SOURCES = (*_CONVERTING, "conversion/language_model.py", "demo/generation.py")
+_MODEL_SOURCES = (*_CONVERTING, "desk/demo/sentiment.py")
+_GENERATOR_SOURCES = (
+    *(*_CONVERTING, "desk/conversion/language_model.py", "desk/demo/generation.py"),
+    "engine/backends/generation",
+)
 
 
 @dataclass(frozen=True)
@@ -81,19 +86,19 @@ def build_generation_demo(target: Path, *, report: StepReport) -> list[DemoBundl
 
 def models_hash(precision: str | None) -> str:
     """sha256 over all that the models are made from, without reading the encoder's weights."""
-    own = [_desk() / name for name in _MODEL_SOURCES]
+    own = [_package() / name for name in _MODEL_SOURCES]
     return kept.hash_of([encoder_folder(), *own, sentences_file()], seed=str(precision))
 
 
 def generator_hash() -> str:
     """sha256 over all that the language model is made from; of the pages only what is learned."""
-    own = [_desk() / name for name in _GENERATOR_SOURCES]
+    own = [_package() / name for name in _GENERATOR_SOURCES]
     return kept.hash_of(own, seed="\n".join(learned_texts()))
 
 
 def converted_hash(source: Path, seed: str) -> str:
     """sha256 over all that a bundle of the model in `source` is converted from, and `seed`."""
-    return kept.hash_of([source, *(_desk() / name for name in _CONVERTING)], seed=seed)
+    return kept.hash_of([source, *(_package() / name for name in _CONVERTING)], seed=seed)
 
 
 def encoder_folder() -> Path:
@@ -127,8 +132,8 @@ def _of_checkout(name: Path) -> Path:
     return path
 
 
-def _desk() -> Path:
-    return Path(__file__).resolve().parents[1]
+def _package() -> Path:
+    return Path(__file__).resolve().parents[2]
 
 
 def _found(target: Path, name: str) -> DemoBundle:

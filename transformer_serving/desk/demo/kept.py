@@ -28,9 +28,8 @@ _PACKED_SOURCES = (
     "transformer_serving/contract",
     "preprocess",
     "transformer_serving/engine/model_config.py",
-    "transformer_serving/desk/bundle/writer.py",
-    "transformer_serving/desk/bundle/preprocess_file.py",
-    "transformer_serving/desk/bundle/preprocess_loader.py",
+    "transformer_serving/engine/proof",
+    "transformer_serving/desk/bundle",
 )
 
 

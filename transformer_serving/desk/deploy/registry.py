@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.clearml_tools.api import ClearmlApi
 from transformer_serving.desk.deploy.registered_files import unpack_registered
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.scratch import scratch_beside
 
 SERVED, WITHDRAWN, WRONG = "served", "rolled-back", "answers-otherwise"
 # Beside the others: what a rollback leaves, until the bundle that is asked for instead has
@@ -163,19 +164,23 @@ def leaving(rows: Sequence[Registered]) -> set[int]:
     return {row.bundle_version for row in rows if LEAVING in row.tags}
 
 
-def _scratch(beside: Path) -> TemporaryDirectory[str]:
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
     """Beside the bundle, where second names cost nothing; elsewhere if nothing can be written."""
-    try:
-        return TemporaryDirectory(prefix=".upload-", dir=beside)
-    except OSError:
-        return TemporaryDirectory(prefix="transformer-serving-")
+    with ExitStack() as stack:
+        try:
+            place = stack.enter_context(scratch_beside(folder, ".upload-"))
+        except OSError:
+            elsewhere = TemporaryDirectory(prefix="transformer-serving-")
+            place = Path(stack.enter_context(elsewhere))
+        yield place
 
 
 @contextmanager
 def registry_folder(bundle: Bundle) -> Iterator[Path]:
     """The folder that is uploaded for a bundle: its model/, with its other files in .bundle/."""
-    with _scratch(bundle.folder.parent) as scratch:
-        folder = Path(scratch) / "model"
+    with _scratch(bundle.folder) as scratch:
+        folder = scratch / "model"
         shutil.copytree(bundle.model_folder, folder, copy_function=link_or_copy)
         (folder / BUNDLE_FOLDER).mkdir()
         for path in bundle.folder.iterdir():

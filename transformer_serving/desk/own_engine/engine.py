@@ -90,8 +90,9 @@ def open_own_engine(files: EngineFiles) -> Call:
             reraise_interruption(error)
             raise ConversionRefused(
                 f"{files.engine} cannot run the engine on texts of this --tokenizer: "
-                f"{first_line(error)}; give the tokenizer that the model was trained with, or "
-                "export the model again with dynamic axes"
+                f"{first_line(error)}; give the tokenizer that the model was trained with; name "
+                "the model's longest text with --max-length, where it has positions for no more; "
+                "or export the model again with dynamic axes"
             ) from error
 
     return call

@@ -20,9 +20,12 @@ from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.own_engine.engine import load_onnx
 
+_IDS = "input_ids"
+# A text's tokens are counted and continued by the model itself.
+_UNFILLED = ("position_ids", "past_key_values")
 # How exporters call the three inputs of a text model.
 _ROLE_OF = {
-    **dict.fromkeys(("input_ids", "ids", "input", "tokens"), "input_ids"),
+    **dict.fromkeys(("input_ids", "ids", "input", "tokens"), _IDS),
     **dict.fromkeys(("attention_mask", "input_mask", "mask"), "attention_mask"),
     **dict.fromkeys(("token_type_ids", "segment_ids", "type_ids"), "token_type_ids"),
 }
@@ -98,10 +101,16 @@ def input_tensors(
 ) -> tuple[InputTensor, ...]:
     """The inputs with their roles; `roles` names those that their names do not tell.
 
-    Raises ConversionRefused for an input without a role, of another type, or of fixed shape.
+    Raises ConversionRefused for an input without a role, of another type, or of fixed shape, for
+    two of one role, and where none takes the token ids.
     """
     for tensor in given:
         role = roles.get(tensor.name) or _ROLE_OF.get(tensor.name)
+        if tensor.name.startswith(_UNFILLED):
+            raise ConversionRefused(
+                f"input '{tensor.name}' is none that a call of texts fills, whatever its role; "
+                f"export the model again without it, or use '{command_line('convert')}'"
+            )
         if role not in TOKEN_ROLES:
             known = ", ".join((*TOKEN_ROLES, *EXTRA_ROLES)[: len(TOKEN_ROLES)])
             raise ConversionRefused(
@@ -118,10 +127,29 @@ def input_tensors(
                 f"input '{tensor.name}' has the shape {list(tensor.dims)}; calls need free axes "
                 f"for texts and tokens, [-1, -1]; {_EXPORT_AGAIN}"
             )
-    return tuple(
+    found = tuple(
         InputTensor(tensor.name, roles.get(tensor.name) or _ROLE_OF[tensor.name], tensor.dtype)
         for tensor in given
     )
+    _check_roles(found)
+    return found
+
+
+def _check_roles(inputs: Sequence[InputTensor]) -> None:
+    """Raises ConversionRefused without token ids, or where two inputs have one role."""
+    names: dict[str, str] = {}
+    for tensor in inputs:
+        if other := names.get(tensor.role):
+            raise ConversionRefused(
+                f"inputs '{other}' and '{tensor.name}' are both {tensor.role}; say which role one "
+                f"of them has: --role {tensor.name}=ROLE with another of {', '.join(TOKEN_ROLES)}"
+            )
+        names[tensor.role] = tensor.name
+    if _IDS not in names:
+        raise ConversionRefused(
+            f"no input takes {_IDS}; say which one does: --role NAME={_IDS}; of a plan state it: "
+            f"--input-tensor {_IDS}:INT32"
+        )
 
 
 def head_and_output(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,12 @@ from transformer_serving.desk.own_engine.tensors import (
 from transformer_serving.desk.own_engine.vectors import Asked, embedding_of, token_vectors
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.scratch import scratch_beside
+from transformer_serving.desk.source.config import read_model_config
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
+from transformer_serving.desk.source.longest_text import longest_text
 from transformer_serving.desk.source.sentence import (
-    longest_of,
     lowercases,
-    read_transformer_settings,
     refuse_module_folder,
     transformer_folder,
 )
@@ -179,7 +180,8 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile, head: str) -> Tokens:
         pad_id=tokenizer.pad_id,
         pad_token=tokenizer.pad_token,
         pad_type_id=tokenizer.pad_type_id,
-        padding_side=tokenizer.padding_side,
+        # Unless the engine, where it runs here, says otherwise.
+        padding_side="right",
         truncate=cuts_unasked(own.task, tokenizer.max_length, longest),
         truncation_side=tokenizer.truncation_side,
         unk_id=tokenizer.unk_id,
@@ -190,10 +192,12 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile, head: str) -> Tokens:
 
 
 def _longest(own: OwnEngine, tokenizer: TokenizerFile) -> int | None:
-    """The sentence-transformers module's own limit stands in the place of the tokenizer's."""
-    by_sentences = "vector" in TASK_HEADS[own.task]
-    said = longest_of(read_transformer_settings(own.tokenizer)) if by_sentences else None
-    return said or tokenizer.max_length
+    """As of a model that is converted; a tokenizer may be brought without the model's config.json,
+    or with one of a family that nobody here knows."""
+    config: Mapping[str, Any] = {}
+    with suppress(ConversionRefused):
+        config = read_model_config(own.encoder)
+    return longest_text(own.tokenizer, config, tokenizer, "vector" in TASK_HEADS[own.task])
 
 
 def _is_classifier(own: OwnEngine, columns: int) -> bool:
@@ -274,25 +278,34 @@ def _tried(
     own: OwnEngine, endpoint: Endpoint, tokenizer: TokenizerFile, files: EngineFiles
 ) -> tuple[Endpoint, Golden]:
     """The endpoint with the side on which its engine may be padded, and the golden answer."""
-    body = dict(own.body)
+    body, content = dict(own.body), tokenizer.content
     if files.engine == "tensorrt":
         if own.answer is not None:
+            with _golden_told(own.task):
+                LocalEndpoint(endpoint, content, lambda _: []).work(body)
             return endpoint, Golden(body, own.answer, _TOLERANCE)
         _require_machine()
-    call, content = open_own_engine(files), tokenizer.content
-    try:
+    call = open_own_engine(files)
+    with _golden_told(own.task):
         side = side_of_engine(endpoint, content, call, body, own.precision)
         endpoint = replace(endpoint, tokens=replace(endpoint.tokens, padding_side=side))
         answer = own.answer
         if answer is None:
             answer = LocalEndpoint(endpoint, content, call).answer(body)
-    except ServingError as error:
-        raise ConversionRefused(
-            f"the golden request is none that {own.task} answers: {error.message}; --text takes "
-            "a whole body as JSON too"
-        ) from error
     # Through JSON, as a caller reads it.
     return endpoint, Golden(body, json.loads(json.dumps(answer)), _TOLERANCE)
+
+
+@contextmanager
+def _golden_told(task: str) -> Iterator[None]:
+    """In the block the golden request is read: what an endpoint says of it to its owner."""
+    try:
+        yield
+    except ServingError as error:
+        raise ConversionRefused(
+            f"the golden request is none that {task} answers: {error.message}; --text takes "
+            "a whole body as JSON too"
+        ) from error
 
 
 def _require_machine() -> None:

@@ -6,10 +6,11 @@ Tested by tests/source/test_foreign_code.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer_serving.contract.error_line import one_line
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
 
@@ -23,6 +24,7 @@ _CLASSES = {
     "vector": "AutoModel",
     "token_vectors": "AutoModel",
 }
+_OWN_ACTIVATIONS = "torch."
 _TOKENIZER_FILE = "tokenizer_config.json"
 
 
@@ -45,6 +47,19 @@ def refuse_own_tokenizer(folder: Path) -> None:
             "names code of its own, which is not run; where the tokenizer.json beside it makes "
             "the same tokens, take auto_map out of a copy of the folder"
         )
+
+
+def refuse_own_activation(dense: Iterable[Mapping[str, Any]]) -> None:
+    """Raises ConversionRefused for a Dense, by its config.json, whose activation is none of torch's
+    own: sentence-transformers takes Tanh in its place, with no more than a warning."""
+    for config in dense:
+        written = config.get("activation_function", _OWN_ACTIVATIONS)
+        if not str(written).startswith(_OWN_ACTIVATIONS):
+            raise ConversionRefused(
+                f"a Dense of modules.json has the activation_function '{one_line(written, 120)}' "
+                "in its config.json, which is none of torch's own and is not run; where one of "
+                "torch.nn computes the same, name that in a copy of the folder"
+            )
 
 
 def _own(path: Path, name: str) -> bool:

@@ -13,14 +13,10 @@ from typing import Any
 from transformer_serving.contract.heads import TASK_HEADS
 from transformer_serving.contract.meanings import Classification
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.source.config import (
-    positions_of,
-    read_model_config,
-    refuse_adapter,
-    size_of,
-)
+from transformer_serving.desk.source.config import read_model_config, refuse_adapter, size_of
 from transformer_serving.desk.source.foreign_code import refuse_own_model
 from transformer_serving.desk.source.labels import read_labels
+from transformer_serving.desk.source.longest_text import longest_text
 from transformer_serving.desk.source.padding import check_last_token, check_row
 from transformer_serving.desk.source.pickled_weights import (
     NOT_READ,
@@ -32,11 +28,9 @@ from transformer_serving.desk.source.sentence import (
     BARE_ENCODER,
     SentenceSettings,
     has_modules,
-    longest_of,
     lowercases,
     read_prompts,
     read_sentence_settings,
-    read_transformer_settings,
     refuse_chat,
     refuse_own_modules,
     transformer_folder,
@@ -55,12 +49,6 @@ _IGNORED = (
 NO_MASK = (
     "fill-mask needs a tokenizer with a mask token, and this one has none; name another --task, or "
     "set mask_token in tokenizer_config.json where the tokenizer knows one"
-)
-# These families count positions from the padding id on, so the table is longer than a text may be.
-_OFFSET_POSITIONS = (
-    *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "xmod"),
-    *("mpnet", "longformer", "data2vec-text", "ibert", "luke", "lilt", "markuplm", "layoutlmv3"),
-    "esm",
 )
 # A model's width, and how many attention heads share it.
 _HEAD_FIELDS = (
@@ -145,7 +133,7 @@ def open_source(
         head=head,
         model_type=str(config.get("model_type", "")),
         tokenizer=tokenizer,
-        max_length=_max_length(folder, config, tokenizer, by_sentences),
+        max_length=longest_text(folder, config, tokenizer, by_sentences),
         # Where the tokenizer does not fill them, the reference does not pass them either.
         takes_token_types=token_types and "token_type_ids" in tokenizer.names,
         vocabulary=vocabulary,
@@ -269,32 +257,3 @@ def _check_arrived(model: str, folder: Path, places: Sequence[Path]) -> None:
                 f"'{model}' has neither '{place / 'model.safetensors'}' nor "
                 f"'{place / 'pytorch_model.bin'}', and {NOT_READ}"
             )
-
-
-def _first_position(config: Mapping[str, Any]) -> int:
-    """Of a text's first token in the model's table of positions."""
-    family = config.get("model_type")
-    if family not in _OFFSET_POSITIONS:
-        return 0
-    # MPNet takes 1 for its padding id whatever the config says.
-    return 1 + (1 if family == "mpnet" else size_of(config, "pad_token_id"))
-
-
-def _max_length(
-    folder: Path, config: Mapping[str, Any], tokenizer: TokenizerFile, cut_by_sentences: bool
-) -> int | None:
-    """The longest text in tokens, special tokens included: the smallest of what the files say.
-
-    `cut_by_sentences`: the reference is sentence-transformers, which has settings of its own.
-    """
-    bounds: list[int] = []
-    positions = positions_of(config)
-    if positions is not None:
-        bounds.append(positions - _first_position(config))
-    # It stands in the place of the tokenizer's own.
-    sentence = longest_of(read_transformer_settings(folder)) if cut_by_sentences else None
-    if sentence is not None:
-        bounds.append(sentence)
-    elif tokenizer.max_length is not None:
-        bounds.append(tokenizer.max_length)
-    return min(bounds, default=None)

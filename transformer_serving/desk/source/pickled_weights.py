@@ -11,6 +11,7 @@ from pathlib import Path
 
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.source.json_files import read_json
+from transformer_serving.desk.source.weight_settings import refuse_other_weights
 
 # *.bin is torch's older name for them; of these, the others are no weights.
 PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -32,12 +33,13 @@ NOT_READ = (
 def refuse_pickles(folder: Path, *, allowed: bool) -> None:
     """Raises ConversionRefused for a model whose weights are pickles and nothing else.
 
-    Beside safetensors they are not read. sentence-transformers keeps weights in folders of its
-    modules, too.
+    Beside safetensors they are not read, unless a file of settings says otherwise, which is refused
+    as well. sentence-transformers keeps weights in folders of its modules, too.
     """
+    encoders = _encoders(folder)
+    refuse_other_weights(folder, encoders)
     if allowed:
         return
-    encoders = _encoders(folder)
     for place in dict.fromkeys((folder, *modules_of(folder).values())):
         if _is_safe(place, sharded=place in encoders):
             continue

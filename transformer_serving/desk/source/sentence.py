@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from transformer_serving.contract.error_line import one_line
 from transformer_serving.contract.meanings import SIMILARITIES
 from transformer_serving.desk.failure import ConversionRefused
+from transformer_serving.desk.source.foreign_code import refuse_own_activation
 from transformer_serving.desk.source.json_files import read_json
 
 
@@ -106,6 +107,7 @@ def read_sentence_settings(
     settings = read_json(folder / "config_sentence_transformers.json") or {}
     if not computed:
         _refuse_unserved(names)
+        refuse_own_activation(row.config for row in rows if row.name == "Dense")
         _check_pooling(folder, names)
         _check_default_prompt(settings)
     prompts = read_prompts(folder)
