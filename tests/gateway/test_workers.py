@@ -292,7 +292,7 @@ class Made:
 
     def __init__(self, counted: list[WorkerOrder], full: set[int], order: WorkerOrder) -> None:
         counted.append(order)
-        self.pid, self.tls = len(counted), None
+        self.pid, self.tls, self.order = len(counted), None, order
         if self.pid in full:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self.told: list[signal.Signals] = []
@@ -302,6 +302,9 @@ class Made:
         return bool(self.told)
 
     def hear(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -352,6 +355,26 @@ def test_one_that_cannot_be_forked_ends_none_of_the_others(
     # One after the other, after a pause for each that could not be made.
     assert rounds(made, 15) == [7, 8]
     assert caplog.text.count("no process can be started for a worker") == 2
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_nobody_comes_to_a_dead_ones_successor_before_it_is_ready_where_another_serves(
+    made_in: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, serves: bool
+) -> None:
+    """It took its part of the questions for health, and the whole container was taken out."""
+    monkeypatch.setattr(Made, "started", False)
+    made = made_in(2, set())
+    made._replace()
+    first: list[Any] = list(made._workers)
+    assert [one.order.when_ready for one in first] == [False, False]
+    first[0].started, first[1].status = serves, -signal.SIGKILL
+    for _ in range(2):
+        made._replace()
+        made._not_before = 0.0
+    workers: list[Any] = made._workers
+    stayed, new = workers
+    assert stayed is first[0]
+    assert new.order.when_ready is serves
 
 
 @pytest.fixture
