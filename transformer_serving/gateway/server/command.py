@@ -71,9 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if access.keys_file is not None:
             # Each worker does so itself; here it is one line and no worker is started.
             read_keys(access.keys_file)
+        figures = figures_folder()
     except ValueError as error:
         parser.exit(2, f"error: {error}\n")
-    sys.exit(_serve(options, workers, tls, settings))
+    with figures:
+        status = _serve(options, workers, tls, settings)
+    sys.exit(status)
 
 
 def _serve(
@@ -106,8 +109,7 @@ def _serve(
         grpc=None if held is None else _address(options.host, grpc_port),
         since=time.time(),
     )
-    with figures_folder():
-        status = Supervisor(listener, workers, order, drain_seconds, tls).run()
+    status = Supervisor(listener, workers, order, drain_seconds, tls).run()
     os.close(ours)
     if held is not None:
         held.close()
