@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -643,6 +644,24 @@ def test_who_still_listens_on_a_socket_is_waited_for(
         assert last.fileno() == -1
         asker.connect(str(path))
         listener.accept()[0].close()
+
+
+def test_who_hangs_on_a_socket_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queue is full, and it keeps its path."""
+    monkeypatch.setattr("transformer_serving.gateway.server.listener._PATIENCE_S", 0.3)
+    path = tmp_path / "gateway.sock"
+    with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as open_ones:
+        open_ones.enter_context(listen_on_socket(path, 1))
+        with pytest.raises(BlockingIOError):
+            while True:
+                queued = open_ones.enter_context(socket.socket(socket.AF_UNIX))
+                queued.setblocking(False)
+                queued.connect(str(path))
+        refused = thread.submit(listen_on_socket, path, 1).exception(SOON_S)
+        assert isinstance(refused, OSError)
+        assert (refused.errno, path.is_socket()) == (errno.EADDRINUSE, True)
 
 
 def test_a_leaving_gateway_leaves_its_successors_socket(session: Session, tmp_path: Path) -> None:

@@ -135,8 +135,12 @@ def _bind(listener: socket.socket, address: object) -> None:
 
 def _answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
+        # Where its queue is full, `connect` would wait for as long as it is.
+        asker.settimeout(_PAUSE_S)
         try:
             asker.connect(str(path))
+        except (TimeoutError, BlockingIOError):
+            return True
         except OSError:
             return False
         return True
