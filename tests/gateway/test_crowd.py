@@ -24,6 +24,7 @@ from tests.gateway.kept_connections import KeptConnections
 from tests.gateway.test_leaving import SLOW, busy, figure
 from tests.gateway.text_serving import TextServing
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
+from transformer_serving.contract.worker.deferred import WITHIN_S
 from transformer_serving.contract.worker.durations import Durations
 from transformer_serving.gateway.asgi import Message, Receive, Scope, Send, send_json
 from transformer_serving.gateway.crowd import Crowd
@@ -118,6 +119,18 @@ def test_others_get_the_same_refusal_under_their_own_id(told: Told) -> None:
     assert told.again == 11
     crowd.tell()
     assert told.again == 11
+
+
+async def test_what_is_given_after_the_last_was_told_is_told_soon(told: Told) -> None:
+    """It waited for a page, or for the next request that was let in."""
+    crowd = crowd_of(told)
+    crowd.gave(call(), refusal(told), "texts")
+    for times in (1, 2):
+        await asyncio.sleep(1.5 * WITHIN_S)
+        start_of(crowd.refusal(scope(), RAW))
+        async with asyncio.timeout(10):
+            while told.again < times:
+                await asyncio.sleep(0.01)
 
 
 def test_one_that_is_given_while_the_loop_lets_go_of_it_counts(told: Told) -> None:

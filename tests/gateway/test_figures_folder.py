@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -20,6 +21,7 @@ from transformer_serving.gateway.figures.folder import (
     take_ends,
 )
 from transformer_serving.gateway.figures.metrics import Metrics
+from transformer_serving.gateway.server import command
 
 
 def test_what_killed_servers_left_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -61,6 +63,46 @@ def test_a_named_folder_is_made_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert named.is_dir()
     assert os.environ[VARIABLE] == str(named)
     assert named.is_dir()
+
+
+def test_one_that_cannot_be_made_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was the traceback of an OSError."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(VARIABLE, f"{tmp_path}/file/figures")
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--port=0"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        f"error: the folder of figures, {tmp_path}/file/figures, cannot be made: Not a directory; "
+        f"name one in {VARIABLE} that can, or unset it\n"
+    )
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_without_room_for_its_own_it_serves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: bool
+) -> None:
+    """Workers make it once there is room. On a full disk Python knows no temporary folder."""
+    full = tmp_path / "full"
+    full.touch()
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("TMPDIR", str(full))
+    monkeypatch.setattr(tempfile, "tempdir", str(full) if known else None)
+    if not known:
+        monkeypatch.setattr(tempfile, "_get_default_tempdir", nowhere)
+    with figures_folder():
+        own = Path(os.environ[VARIABLE])
+        assert own.name.startswith(f"transformer-serving-figures-{os.getpid()}-")
+        assert own.parent == full
+        note_end()
+        assert take_ends() == 0
+    assert VARIABLE not in os.environ
+
+
+def nowhere() -> str:
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
 
 async def answered() -> bytes:

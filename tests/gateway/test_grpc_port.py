@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import AsyncIterator
 
 import grpc
@@ -141,3 +143,27 @@ async def test_a_flood_of_pings_ends_its_connection() -> None:
         with contextlib.closing(writer):
             writer.write(_PREFACE + frame(_SETTINGS, 0, 0, b"") + frame(_PING, 0, 0, bytes(8)) * 4)
             await reader.readuntil(b"too_many_pings")
+
+
+def waits_ms(port: int) -> list[int]:
+    """For who does not read: of this process's connections that came to the port."""
+    found = []
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError), open(os.dup(number), "rb", buffering=0) as copy:
+            one = socket.socket(fileno=copy.fileno())
+            try:
+                listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                if one.family != socket.AF_UNIX and one.getsockname()[1] == port and not listens:
+                    found.append(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+            finally:
+                one.detach()
+    return found
+
+
+async def test_who_does_not_read_is_not_waited_for_without_end() -> None:
+    """gRPC sees to it itself, where HTTP's listener is told to."""
+    async with asyncio.timeout(60), serving() as (app, port):
+        app.go.set()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            await channel.channel_ready()
+            assert waits_ms(port) == [20_000]

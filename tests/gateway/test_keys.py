@@ -30,6 +30,7 @@ from hypothesis import given, strategies as st
 from rich.console import Console
 from starlette._utils import get_route_path
 
+from tests.contract.test_tracing import SAMPLED, Kept
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import JSON, Headers, Reply, Server, Session
 from tests.gateway.played_host import host_of
@@ -38,6 +39,7 @@ from transformer_serving.contract.errors import KINDS, ContractError, ServingErr
 from transformer_serving.contract.keys import Key, digest_of, keys_text, new_key, now
 from transformer_serving.contract.worker.log_lines import JsonLines
 from transformer_serving.contract.worker.request_context import current_key, current_request
+from transformer_serving.contract.worker.tracing import Tracing
 from transformer_serving.desk.clearml_tools.cli import ClearmlCli
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.cli.demo import _show_curl
@@ -45,7 +47,7 @@ from transformer_serving.desk.demo import DemoBundle
 from transformer_serving.desk.deploy.endpoint import Deployed
 from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
-from transformer_serving.gateway import page
+from transformer_serving.gateway import front_door, page
 from transformer_serving.gateway.access import KEYS_FILE, Access
 from transformer_serving.gateway.asgi import path_of
 from transformer_serving.gateway.front_door import FrontDoor
@@ -634,7 +636,10 @@ def is_own(path: str, query: bytes, root: str, method: str) -> bool:
     return call is not None and call.route is not None
 
 
-def asked(door: FrontDoor, path: str, query: bytes, root: str, method: str, key: str) -> list[Any]:
+def asked(
+    door: FrontDoor, path: str, query: bytes, root: str, method: str, key: str,
+    *more: tuple[bytes, bytes],
+) -> list[Any]:  # fmt: skip
     sent: list[Any] = []
     left = [{"type": "http.request", "body": b"{}", "more_body": False}]
 
@@ -646,11 +651,25 @@ def asked(door: FrontDoor, path: str, query: bytes, root: str, method: str, key:
 
     scope = {
         "type": "http", "http_version": "1.1", "method": method, "path": path, "root_path": root,
-        "query_string": query, "headers": [(b"x-api-key", key.encode())], "scheme": "http",
-        "server": ("a", 80), "client": None,
+        "query_string": query, "headers": [(b"x-api-key", key.encode()), *more],
+        "scheme": "http", "server": ("a", 80), "client": None,
     }  # fmt: skip
     asyncio.run(door(scope, receive, send))
     return sent
+
+
+def test_who_is_refused_for_the_key_has_nothing_traced(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used up what callers with a key may have traced, and its spans went to the receiver."""
+    kept = Kept()
+    monkeypatch.setattr(front_door, "read_tracing", lambda: Tracing(kept, 0.0, callers=1.0))
+    door = FrontDoor(host_of(None), read_settings({}), Keys(file))
+    sampled = b"traceparent", SAMPLED.encode()
+    for key, status in ((UNKNOWN, 401), (BOUND, 403), (ALL, 200)):
+        sent = asked(door, "/serve/nothing", b"", "", "POST", key, sampled)
+        assert sent[0]["status"] == status
+    assert [span.attributes["transformer_serving.key"] for span in kept.spans] == ["all"]
 
 
 @pytest.mark.parametrize(

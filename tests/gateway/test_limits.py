@@ -88,6 +88,26 @@ def test_chunked_too_large(gateway: Server, path: bytes) -> None:
     well(gateway)
 
 
+def test_who_was_told_to_continue_gets_the_refusal_of_what_then_came(gateway: Server) -> None:
+    """As curl sends what it reads from a pipe. It was taken for one that sends nothing."""
+    statuses = Counter(refused_after_continue(gateway) for _ in range(10))
+    assert statuses == {b"HTTP/1.1 413 Payload Too Large": 10}
+    well(gateway)
+
+
+def refused_after_continue(gateway: Server) -> bytes:
+    """The first line of the answer, or what it was lost to."""
+    with gateway.connect() as connection:
+        expecting = HEAD + b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n"
+        connection.sendall(expecting)
+        assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        try:
+            connection.sendall((b"10000\r\n" + b"a" * 65536 + b"\r\n") * 160 + b"0\r\n\r\n")
+            return until_closed(connection).split(b"\r\n", 1)[0]
+        except OSError as error:
+            return type(error).__name__.encode()
+
+
 @pytest.mark.parametrize("path", ["ours", "other"])
 def test_chunked_within_the_limit(gateway: Server, path: str) -> None:
     def pieces() -> Iterator[bytes]:

@@ -87,6 +87,21 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return urls
 
 
+async def test_nothing_is_kept_of_one_that_could_not_be_built_and_went(built: list[str]) -> None:
+    processor = Processor(dict.fromkeys(["bad", "bad/2"]))
+    way = ShortWay(host_of(processor))
+    for url in processor.answers:
+        for _ in range(2):
+            await way.kind_of(RequestedEndpoint(url, None))
+    # Each once, as long as it is there.
+    assert built == ["bad", "bad/2"]
+    del processor._endpoints["bad"]
+    way.forget({"bad"})
+    assert set(way._failed) == {"bad/2"}
+    await way.kind_of(RequestedEndpoint("bad/2", None))
+    assert built == ["bad", "bad/2"]
+
+
 @pytest.mark.parametrize(
     ("target", "ours"),
     [

@@ -1,4 +1,4 @@
-"""Streams that end before their time under a caller who does not read: Granian before an answer."""
+"""Answers under a caller who does not read them, or slowly: Granian before an app."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ import pytest
 from preprocess.generation import answer
 from preprocess.generation.answer import StreamAnswer
 from transformer_serving.contract.worker.request_context import current_caller
-from transformer_serving.gateway.asgi import Message, Receive, Scope, Send
+from transformer_serving.gateway.asgi import App, Message, Receive, Scope, Send
 from transformer_serving.gateway.server.http import HttpServer
-from transformer_serving.gateway.server.listener import listen
+from transformer_serving.gateway.server.listener import UNREAD_SECONDS, listen
 
 REQUEST = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"
 # Of a body in chunks, behind the last of them.
 END = b"0\r\n\r\n"
 # More than the buffers of a connection hold together.
 EVENT = b"data: " + b"x" * 1_000_000 + b"\n\n"
+WHOLE = EVENT * 20
+# For a caller to take some of it, and more than that.
+UNREAD_S, LONGER_S = 1.0, 3.0
 
 
 class Stream:
@@ -60,23 +63,54 @@ class Stream:
             await asyncio.sleep(0.3)
 
 
+class Pieces:
+    """An answer of so many messages, with a pause before the last of them."""
+
+    def __init__(self, pieces: int, pause_s: float = 0.0) -> None:
+        self._pieces = pieces
+        self._pause_s = pause_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(self._pieces - 1):
+            await send({"type": "http.response.body", "body": EVENT, "more_body": True})
+        await asyncio.sleep(self._pause_s)
+        await send({"type": "http.response.body", "body": EVENT})
+
+
+async def whole(scope: Scope, receive: Receive, send: Send) -> None:
+    """An answer that Granian gets in one."""
+    length = b"%d" % len(WHOLE)
+    headers = [(b"content-length", length)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": WHOLE})
+
+
 @asynccontextmanager
-async def connected(stream: Stream) -> AsyncIterator[asyncio.StreamReader]:
+async def asked(
+    app: App, unread_seconds: float = UNREAD_SECONDS
+) -> AsyncIterator[tuple[HttpServer, asyncio.StreamReader, asyncio.StreamWriter]]:
     """A caller who has asked, and has read nothing yet but what its own buffer takes."""
-    listener = listen("127.0.0.1", 0, 10)
+    listener = listen("127.0.0.1", 0, 10, unread_seconds=unread_seconds)
     port: int = listener.getsockname()[1]
-    server = HttpServer(stream, listener, backlog=10, connections=10)
+    server = HttpServer(app, listener, backlog=10, connections=10)
     server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(REQUEST)
     try:
-        await stream.stands_still()
-        yield reader
+        yield server, reader, writer
     finally:
         writer.close()
         server.stop()
         async with asyncio.timeout(60):
             await server.ended.wait()
+
+
+@asynccontextmanager
+async def connected(stream: Stream) -> AsyncIterator[asyncio.StreamReader]:
+    async with asked(stream) as (_, reader, _):
+        await stream.stands_still()
+        yield reader
 
 
 async def all_of(reader: asyncio.StreamReader) -> bytes:
@@ -124,3 +158,35 @@ async def test_who_begins_to_read_is_told_why(monkeypatch: pytest.MonkeyPatch) -
         raw = await all_of(reader)
     assert raw.endswith(END)
     assert raw.count(b"event: unavailable") == 1
+
+
+async def test_what_is_not_read_at_all_is_let_go_of() -> None:
+    """Granian holds it, and the worker's stop, until then; nobody else knows of it any more."""
+    async with asked(whole, UNREAD_S) as (server, reader, _):
+        # The answer is on its way, and a whole one has ended for the app.
+        await reader.readuntil(b"\r\n\r\n")
+        server.stop()
+        async with asyncio.timeout(30):
+            await server.ended.wait()
+
+
+@pytest.mark.parametrize("app", [whole, Pieces(20)])
+async def test_who_reads_slowly_gets_all(app: App) -> None:
+    began = time.monotonic()
+    async with asked(app, UNREAD_S) as (_, reader, _), asyncio.timeout(60):
+        read = len(await reader.readuntil(b"\r\n\r\n"))
+        while read < len(WHOLE):
+            await asyncio.sleep(LONGER_S * UNREAD_S / 100)
+            more = await reader.read(len(WHOLE) // 50)
+            assert more
+            read += len(more)
+    assert time.monotonic() - began > UNREAD_S
+
+
+async def test_nobody_is_hurried_who_has_all_that_was_sent() -> None:
+    """A stream in a pause, and a kept connection between two requests."""
+    async with asked(Pieces(2, LONGER_S), UNREAD_S) as (_, reader, writer):
+        assert (await all_of(reader)).endswith(END)
+        await asyncio.sleep(LONGER_S)
+        writer.write(REQUEST)
+        assert (await all_of(reader)).endswith(END)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ import pytest
 from tests.engine.triton_server import wait_until
 from tests.gateway.conftest import ROOT, Server, Session
 from transformer_serving.contract.file_stamp import stamp_of
+from transformer_serving.gateway.access import OPEN
 from transformer_serving.gateway.figures.folder import VARIABLE, figures_folder, take_ends
 from transformer_serving.gateway.server import command, supervisor, worker, worker_process
 from transformer_serving.gateway.server.listener import listen, listen_on_socket
@@ -33,6 +35,7 @@ from transformer_serving.gateway.server.supervisor import Supervisor
 from transformer_serving.gateway.server.worker import Worker
 from transformer_serving.gateway.server.worker_order import BEAT_S, Report, WorkerOrder
 from transformer_serving.gateway.server.worker_process import WorkerProcess
+from transformer_serving.gateway.settings import GRPC_PORT
 
 # Of a worker that was killed: the limit for one that hangs is a minute.
 SOON_S = 45
@@ -292,7 +295,7 @@ class Made:
 
     def __init__(self, counted: list[WorkerOrder], full: set[int], order: WorkerOrder) -> None:
         counted.append(order)
-        self.pid, self.tls = len(counted), None
+        self.pid, self.tls, self.order = len(counted), None, order
         if self.pid in full:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self.told: list[signal.Signals] = []
@@ -302,6 +305,9 @@ class Made:
         return bool(self.told)
 
     def hear(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -352,6 +358,26 @@ def test_one_that_cannot_be_forked_ends_none_of_the_others(
     # One after the other, after a pause for each that could not be made.
     assert rounds(made, 15) == [7, 8]
     assert caplog.text.count("no process can be started for a worker") == 2
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_nobody_comes_to_a_dead_ones_successor_before_it_is_ready_where_another_serves(
+    made_in: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, serves: bool
+) -> None:
+    """It took its part of the questions for health, and the whole container was taken out."""
+    monkeypatch.setattr(Made, "started", False)
+    made = made_in(2, set())
+    made._replace()
+    first: list[Any] = list(made._workers)
+    assert [one.order.when_ready for one in first] == [False, False]
+    first[0].started, first[1].status = serves, -signal.SIGKILL
+    for _ in range(2):
+        made._replace()
+        made._not_before = 0.0
+    workers: list[Any] = made._workers
+    stayed, new = workers
+    assert stayed is first[0]
+    assert new.order.when_ready is serves
 
 
 @pytest.fixture
@@ -442,13 +468,24 @@ def test_one_whose_loop_was_ended_from_within_leaves_at_once(
         os.close(reports)
 
 
-@pytest.mark.parametrize("port", ["70000", "65536", "-1", "a"])
-def test_what_is_no_port_is_no_start(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("flag", "given", "told"),
+    [
+        *(("--port", port, "port: 0 to 65,535") for port in ("70000", "65536", "-1", "a")),
+        *(
+            ("--backlog", number, "number of connections: 1 to 2,147,483,647")
+            for number in ("0", "a", "9999999999")
+        ),
+    ],
+)
+def test_what_is_no_port_is_no_start(
+    flag: str, given: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The system takes a number modulo 65,536."""
     with pytest.raises(SystemExit) as ended:
-        command.main([f"--port={port}"])
+        command.main([f"{flag}={given}"])
     assert ended.value.code == 2
-    assert "argument --port" in capsys.readouterr().err
+    assert f"argument {flag}: {given} is no {told}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("told_to_leave", [False, True])
@@ -593,7 +630,39 @@ def test_another_ones_port_is_an_error(option: str) -> None:
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: cannot listen there: Address already in use\n"
+    assert done.stderr == (
+        f"error: cannot listen on 127.0.0.1:{port}: Address already in use; end who listens there, "
+        f"or name another with {option}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--host=192.0.2.1", "--port=0"], "name another with --host or --port"),
+        (["--uds=/no/such/folder/a.sock"], "name another with --uds"),
+    ],
+)
+def test_an_address_that_is_none_here_is_an_error(
+    options: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OPEN.name, "1")
+    with pytest.raises(SystemExit) as ended:
+        command.main(options)
+    error = str(ended.value)
+    assert error.startswith("error: cannot listen on ")
+    assert error.endswith(f"; {told}")
+
+
+def test_one_port_is_not_both(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(GRPC_PORT.name, "8080")
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--port=8080"])
+    assert ended.value.code == 2
+    told = "error: --port and --grpc-port are both 8080; name two\n"
+    assert capsys.readouterr().err == told
 
 
 def test_a_unix_socket_in_the_place_of_one_that_was_left(session: Session, tmp_path: Path) -> None:
@@ -620,6 +689,24 @@ def test_who_still_listens_on_a_socket_is_waited_for(
         assert last.fileno() == -1
         asker.connect(str(path))
         listener.accept()[0].close()
+
+
+def test_who_hangs_on_a_socket_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queue is full, and it keeps its path."""
+    monkeypatch.setattr("transformer_serving.gateway.server.listener._PATIENCE_S", 0.3)
+    path = tmp_path / "gateway.sock"
+    with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as open_ones:
+        open_ones.enter_context(listen_on_socket(path, 1))
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                queued = open_ones.enter_context(socket.socket(socket.AF_UNIX))
+                queued.setblocking(False)
+                queued.connect(str(path))
+        refused = thread.submit(listen_on_socket, path, 1).exception(SOON_S)
+        assert isinstance(refused, OSError)
+        assert (refused.errno, path.is_socket()) == (errno.EADDRINUSE, True)
 
 
 def test_a_leaving_gateway_leaves_its_successors_socket(session: Session, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ Tested by tests/gateway/test_crowd.py.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -77,7 +79,7 @@ class Crowd:
         self._durations = durations
         self._given: dict[Call, Given] = {}
         self._late: list[Given] = []
-        self._soon = Deferred(self.tell).soon
+        self._soon = Deferred(self._tell_on).soon
 
     def gave(self, call: Call, refusal: Response, name: str) -> None:
         """`refusal` was what the endpoint `name` answered; others get it too, where it says so."""
@@ -143,6 +145,15 @@ class Crowd:
             self._count(given)
         while self._late:
             self._count(self._late.pop())
+
+    def _tell_on(self) -> None:
+        """And again for as long as any holds: where it is given nobody can ask for that."""
+        self.tell()
+        # Without a loop there is no later.
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop()
+            if self._given:
+                self._soon()
 
     def _count(self, given: Given) -> None:
         times = 0

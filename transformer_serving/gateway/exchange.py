@@ -135,7 +135,7 @@ class Exchange(NamedTuple):
             headers.append((b"retry-after", b"%d" % error.kind.retry_after_s))
         # Granian closes the connection with the answer's last byte, and one that is still being
         # sent to would lose the answer to a reset. Who waits for "100 Continue" sends nothing.
-        comes = incoming.open and _EXPECT not in self.headers
+        comes = incoming.open and (incoming.wanted or _EXPECT not in self.headers)
         await self._send_error(error, headers, incoming.drop if comes else None)
 
     async def tell_cut_off(self) -> None:

@@ -245,13 +245,14 @@ class FrontDoor:
             await tell(exchange.send, status, body, exchange.answer_headers())
 
     async def _serve(self, call: Call, exchange: Exchange, visit: Visit) -> None:
-        if self._tracing is not None:
-            visit.trace = trace_of(self._tracing, exchange, call)
         try:
             key = self._key_of(call, exchange)
         except ServingError as error:
+            # Not traced: anybody could use up what callers with a key may have traced.
             await self._refuse_unread(error, exchange, visit)
             return
+        if self._tracing is not None:
+            visit.trace = trace_of(self._tracing, exchange, call)
         incoming = Incoming(exchange.receive, self._settings)
         taken = Taken(call, exchange, visit, key)
         with self.bodies.share() as share:

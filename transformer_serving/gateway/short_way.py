@@ -175,8 +175,11 @@ class ShortWay:
         return url
 
     def forget(self, names: Collection[str]) -> None:
-        """Of these, which are gone for good, figures are counted no more."""
+        """Of these, which are gone for good, figures are counted no more, nor is it known why one
+        could not be built.
+        """
         self._names = {target: one for target, one in self._names.items() if one not in names}
+        self._failed = {url: one for url, one in self._failed.items() if url not in names}
 
     def names(self) -> Collection[str] | None:
         """Every name that figures may have; None while the host has not said."""

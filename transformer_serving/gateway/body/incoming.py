@@ -41,7 +41,9 @@ class ClientGoneError(Exception):
 
 
 class Incoming:
-    """One request's body on its way in. `open` while more of it may come."""
+    """One request's body on its way in. `open` while more of it may come; `wanted` once it was
+    asked for, which sends "100 Continue" to who expects that.
+    """
 
     def __init__(
         self, receive: Receive, settings: GatewaySettings, *, none_comes: bool = False
@@ -50,7 +52,7 @@ class Incoming:
         self._settings = settings
         self._gave_up = False
         self._awaited: int | None = None
-        self.open = not none_comes
+        self.open, self.wanted = not none_comes, False
 
     async def read(self, headers: Mapping[bytes, bytes], share: Share) -> bytes:
         """The whole plain body, counted in `share`.
@@ -143,6 +145,7 @@ class Incoming:
         share.give_back(most - (decoder.held - before))
 
     async def _next(self) -> bytes:
+        self.wanted = True
         message = await self._receive()
         if message["type"] != "http.request":
             raise ClientGoneError

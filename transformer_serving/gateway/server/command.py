@@ -6,10 +6,12 @@ Tested by tests/gateway/test_workers.py.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from transformer_serving.contract.keys import read_keys
@@ -39,6 +41,8 @@ _APP = "transformer_serving.gateway.app"
 # Beyond all that a worker may take from the signal to leave on.
 _SPARE_S = 5.0
 _LAST_PORT = 65_535
+# As the system takes it.
+_MOST_QUEUED = 2**31 - 1
 _NUMBERS = (
     (WORKERS, "--workers", "COUNT"),
     (GRACEFUL_SECONDS, "--graceful-seconds", "SECONDS"),
@@ -65,30 +69,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
         refuse_a_stop_that_does_not_fit(os.environ, taken, beside=LEAVE_S)
         workers = WORKERS.whole(os.environ)
         refuse_workers_without_threads(workers)
+        if options.uds is None and options.port == settings.grpc_port > 0:
+            raise ValueError(f"--port and --grpc-port are both {options.port}; name two")
         if options.uds is None or settings.grpc_port:
             check_address(access, options.host)
         tls = kept_tls(access)
         if access.keys_file is not None:
             # Each worker does so itself; here it is one line and no worker is started.
             read_keys(access.keys_file)
+        figures = figures_folder()
     except ValueError as error:
         parser.exit(2, f"error: {error}\n")
-    sys.exit(_serve(options, workers, tls, settings))
+    with figures:
+        status = _serve(options, workers, tls, settings)
+    sys.exit(status)
 
 
 def _serve(
     options: argparse.Namespace, workers: int, tls: KeptTls | None, settings: GatewaySettings
 ) -> int:
     grpc_port, drain_seconds = settings.grpc_port, settings.drain_seconds
-    try:
-        listener = (
-            listen(options.host, options.port, options.backlog)
-            if options.uds is None
-            else listen_on_socket(Path(options.uds), options.backlog)
-        )
-        held = hold(options.host, grpc_port) if grpc_port else None
-    except OSError as error:
-        sys.exit(f"error: cannot listen there: {error.strerror or error}")
+    if options.uds is None:
+        with _listening(_address(options.host, options.port), "--host", "--port"):
+            listener = listen(options.host, options.port, options.backlog)
+    else:
+        with _listening(options.uds, "--uds"):
+            listener = listen_on_socket(Path(options.uds), options.backlog)
+    held = None
+    if grpc_port:
+        with _listening(_address(options.host, grpc_port), "--host", "--grpc-port"):
+            held = hold(options.host, grpc_port)
     uds = None if options.uds is None else BoundPath.of(Path(options.uds))
     life, ours = os.pipe()
     order = WorkerOrder(
@@ -106,14 +116,26 @@ def _serve(
         grpc=None if held is None else _address(options.host, grpc_port),
         since=time.time(),
     )
-    with figures_folder():
-        status = Supervisor(listener, workers, order, drain_seconds, tls).run()
+    status = Supervisor(listener, workers, order, drain_seconds, tls).run()
     os.close(ours)
     if held is not None:
         held.close()
     if uds is not None:
         uds.remove()
     return status
+
+
+@contextlib.contextmanager
+def _listening(where: str, *flags: str) -> Iterator[None]:
+    """`flags` say where, the last of them also which of several on one machine."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            fix = f"end who listens there, or name another with {flags[-1]}"
+        else:
+            fix = f"name another with {' or '.join(flags)}"
+        sys.exit(f"error: cannot listen on {where}: {error.strerror or error}; {fix}")
 
 
 def _named(options: argparse.Namespace) -> Mapping[str, str]:
@@ -161,14 +183,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _port(text: str) -> int:
     """What is beyond would be taken modulo 65,536 by the system."""
-    number = int(text)
-    if not 0 <= number <= _LAST_PORT:
-        raise argparse.ArgumentTypeError(f"{number} is no port: 0 to {_LAST_PORT}")
-    return number
+    return _whole(text, "port", 0, _LAST_PORT)
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
+    return _whole(text, "number of connections", 1, _MOST_QUEUED)
+
+
+def _whole(text: str, what: str, least: int, most: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text} is no {what}: {least} to {most:,}")
     return number

@@ -1,6 +1,6 @@
 """The listening socket, made once and shared by all workers.
 
-Tested by tests/gateway/test_workers.py.
+Tested by tests/gateway/test_workers.py and tests/gateway/test_slow_readers.py.
 """
 
 from __future__ import annotations
@@ -16,16 +16,30 @@ from pathlib import Path
 # listener when its workers have closed theirs: both take a moment.
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.1
+# In which a caller is to take some of what is on its way to him: as long as the stack's HAProxy
+# gives (its `timeout client`), so that who reads in pauses meets the same with it and without.
+# Linux hears of it in steps, so who takes 10 kB a second stays for as long as that lasts. So does
+# who has all that was sent: an idle connection, a stream in a pause.
+UNREAD_SECONDS = 75.0
 
 
-def listen(host: str, port: int, backlog: int) -> socket.socket:
-    """On a TCP port, 0 for any. Raises OSError."""
+def listen(
+    host: str, port: int, backlog: int, *, unread_seconds: float = UNREAD_SECONDS
+) -> socket.socket:
+    """On a TCP port, 0 for any. Raises OSError.
+
+    A connection of which nothing is taken for `unread_seconds`, though something waits, has ended.
+    """
     family, kind, protocol, address = _address(host, port)
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # An accepted connection inherits it.
+        # An accepted connection inherits both.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Granian takes an answer whole and waits without end for who does not read it.
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            milliseconds = int(1000 * unread_seconds)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         _bind(listener, address)
         listener.listen(backlog)
     except OSError:
@@ -121,8 +135,12 @@ def _bind(listener: socket.socket, address: object) -> None:
 
 def _answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
+        # Where its queue is full, `connect` would wait for as long as it is.
+        asker.settimeout(_PAUSE_S)
         try:
             asker.connect(str(path))
+        except (TimeoutError, BlockingIOError):
+            return True
         except OSError:
             return False
         return True

@@ -147,7 +147,10 @@ class Supervisor:
 
     def _fill_up(self) -> None:
         while len(self._workers) < self._count:
-            made = self._make(self._order, self._proven_tls)
+            # Beside one that serves it would answer 503 to its part of /health/ready, and the whole
+            # container be taken out.
+            serves = any(one.started and one.status is None for one in self._workers)
+            made = self._make(replace(self._order, when_ready=serves), self._proven_tls)
             if made is None:
                 # Without any other it is a start that failed; else the others serve on.
                 self._failed_starts += not self._workers
