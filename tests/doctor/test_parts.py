@@ -69,12 +69,12 @@ def embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedd
         return int(address.rsplit(":", 1)[1])
 
     with ExitStack() as servers:
-        gateway, control_plane, figures = (
-            port(servers.enter_context(answering(reply))) for _ in range(3)
+        gateway, control_plane, *figures = (
+            port(servers.enter_context(answering(reply))) for _ in range(4)
         )
         triton = port(servers.enter_context(answering(lambda path: (200, TRITON, {}))))
         record = StackRecord(
-            Ports(gateway, control_plane, triton_metrics=triton, controller_metrics=figures),
+            Ports(gateway, control_plane, *figures),
             *("a", "s"),
             open_inference=triton,
         )
@@ -126,7 +126,9 @@ def test_a_stranger_at_the_port_of_tritons_figures(embedded: Embedded) -> None:
     """The usual port of any other Triton, with which ours does not come up."""
     embedded.processes["triton"] = Process("triton", WAITING, None, 0.0)
     assert embedded.subject.record is not None
-    number = embedded.subject.record.ports.triton_metrics
+    record = dataclasses.replace(embedded.subject.record, open_inference=None, sockets="/nowhere")
+    embedded.subject = dataclasses.replace(embedded.subject, record=record)
+    number = record.ports.triton_metrics
     assert f"port {number} (triton_metrics) is taken" in embedded.said("ports", FAILURE)
     embedded.ports(triton_metrics=free_port())
     assert embedded.said("ports", FAILURE) == ""
@@ -138,15 +140,13 @@ def test_a_stranger_at_the_port_of_the_controllers_figures(embedded: Embedded) -
         "import socket, time; taken = socket.create_server(('127.0.0.1', 0)); "
         "print(taken.getsockname()[1], flush=True); time.sleep(60)"
     )
-    stranger = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    try:
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stranger:
         assert stranger.stdout is not None
         number = int(stranger.stdout.readline())
         embedded.ports(controller_metrics=number)
         assert f"port {number} (controller_metrics) is taken" in embedded.said("ports", FAILURE)
-    finally:
         stranger.kill()
-        stranger.wait()
     embedded.subject = dataclasses.replace(embedded.subject)
     [said] = embedded.found("ports", FAILURE)
     assert f"the controller gives no figures at port {number}" in said.why
