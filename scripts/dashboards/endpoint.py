@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.dashboards.expressions import P, of, quantiles, rate, ratio, total
+from scripts.dashboards.expressions import CACHE, P, of, quantiles, rate, ratio, total
 from scripts.dashboards.panel import (
     Dashboard,
     Kind,
@@ -194,8 +194,14 @@ _TEXT = (
         Kind.LINES,
         "percentunit",
         8,
-        "Of the cache's blocks. Where it is full, calls wait.",
-        (Query(f"max by (instance) ({of(f'{P}generation_cache_use', MODEL)})", "{{instance}}"),),
+        "Of the cache's blocks, and what is reserved of them. Where all are, calls wait.",
+        tuple(
+            Query(
+                f"max by (instance) ({of(f'{P}generation_cache_{what}', MODEL)})",
+                f"{{{{instance}}}} {words}",
+            )
+            for what, words in CACHE
+        ),
         Needs.TEXT_GENERATION,
     ),
     Panel(

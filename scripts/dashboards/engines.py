@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.dashboards.expressions import P, age, of, rate, ratio, total
+from scripts.dashboards.expressions import CACHE, P, age, of, rate, ratio, total
 from scripts.dashboards.machine import GPUS, MACHINE
 from scripts.dashboards.panel import Dashboard, Kind, Needs, Panel, Query, Row, Step, Word
 
@@ -220,12 +220,13 @@ _TEXT = (
         Kind.LINES,
         "percentunit",
         8,
-        "Of the cache's blocks.",
-        (
+        "Of the cache's blocks, and what is reserved of them.",
+        tuple(
             Query(
-                f"max by (instance, model) ({P}generation_cache_use)",
-                "{{model}}, {{instance}}",
-            ),
+                f"max by (instance, model) ({P}generation_cache_{what})",
+                f"{_MODEL}, {{{{instance}}}} {words}",
+            )
+            for what, words in CACHE
         ),
         Needs.TEXT_GENERATION,
     ),

@@ -13,6 +13,8 @@ REQUESTS = f"{P}request_duration_seconds"
 # As long as Grafana needs for a rate at the zoom that is chosen, and never under four scrapes.
 STEP = "$__rate_interval"
 QUANTILES = (0.5, 0.95, 0.99)
+# The figures of a language model's cache, as their names end and as a legend says it.
+CACHE = (("use", "in use"), ("reserved", "reserved"))
 
 
 def of(figure: str, *labels: str) -> str:

@@ -36,6 +36,20 @@ def test_a_part_without_a_log_is_not_said_to_be_all_of_them(state: Path) -> None
     assert logs(state, "triton").stdout == "a line\n"
 
 
+def test_lines_that_a_rotation_put_aside_are_printed_before(state: Path) -> None:
+    """A busy log is put aside every few minutes, and holds a few lines for a while."""
+    lines = [f"line {number}\n" for number in range(9)]
+    for name, part in (("", lines[7:]), (".1", lines[3:7]), (".2", lines[:3])):
+        (state / "logs" / f"triton.log{name}").write_text("".join(part))
+    for number in (0, 2, 5, 8, 50):
+        printed = logs(state, "triton", "-n", str(number)).stdout
+        assert printed == "".join(lines[-number:] if number else [])
+    (state / "logs" / "inference.log").write_text("its own\n")
+    printed = logs(state, "-n", "3").stdout
+    assert f"==> {state}/logs/triton.log.1 <==\nline 6\n" in printed
+    assert f"==> {state}/logs/triton.log <==\nline 7\nline 8\n" in printed
+
+
 def test_what_cannot_be_printed_ends_it_with_an_error(state: Path) -> None:
     (state / "logs" / "triton.log").mkdir()
     assert logs(state, "triton").returncode == 1

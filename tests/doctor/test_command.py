@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.doctor.conftest import CLI, ROOT, Scene
+from tests.doctor.conftest import CLI, READY, ROOT, Scene
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.command_line import STATE_VARIABLE
 from transformer_serving.desk.doctor import clearml, gateway, log_lines
@@ -69,6 +69,15 @@ def test_what_an_embedded_stack_left_is_not_the_stack_of_an_env_file(scene: Scen
     assert left["status"] == SKIPPED
     assert "writes elsewhere" in left["why"]
     assert "there is no endpoint 'prod'; there are: good" in said(code=1)["why"]
+
+
+def test_what_a_terminal_would_obey_is_printed_as_its_escapes(scene: Scene) -> None:
+    """A name in ClearML and an engine's words may hold it."""
+    said = "\x1b[2Jgone\nok      endpoints: endpoint good is ready"
+    scene.endpoints({**READY, "ready": False, "failure": "refused", "reason": said})
+    shown = doctor(scene, code=1)
+    assert "\x1b[2J" not in shown
+    assert "\\x1b[2Jgone\\nok      endpoints: endpoint good is ready" in shown
 
 
 def test_no_secret_is_printed(scene: Scene) -> None:

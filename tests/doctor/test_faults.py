@@ -32,6 +32,7 @@ from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.doctor.table import CHECKS, examine
 from transformer_serving.desk.doctor.triton import check_triton
 from transformer_serving.desk.local.health import PartStatus
+from transformer_serving.engine.controller.status import BEFORE_IT
 
 PONG = json.dumps({"meta": {"result_code": 200}, "data": {}}).encode()
 
@@ -471,6 +472,14 @@ def test_what_may_still_work_is_a_warning(scene: Scene) -> None:
     assert "a name inside a container network" in found["files"]
     # As 'containers' advises.
     assert "a name inside a container network" in found["api"]
+
+
+def test_what_was_served_before_is_no_reason_to_go_back(scene: Scene) -> None:
+    scene.endpoints({**READY, "failure": None, "reason": f"{BEFORE_IT}: no space"})
+    said = faults(scene.subject, WARNING)["endpoints"]
+    assert f"endpoint good serves what is asked for: {BEFORE_IT}: no space" in said
+    assert "rollback" not in said
+    assert "503" not in said
 
 
 def test_a_stack_that_is_down_is_no_fault(scene: Scene) -> None:

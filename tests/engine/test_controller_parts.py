@@ -20,7 +20,12 @@ from transformer_serving.engine.controller.records import (
     Version,
     failed_again,
 )
-from transformer_serving.engine.controller.status import Proving, changes, endpoint_rows
+from transformer_serving.engine.controller.status import (
+    BEFORE_IT,
+    Proving,
+    changes,
+    endpoint_rows,
+)
 from transformer_serving.engine.controller.triton.log import TritonLog
 from transformer_serving.engine.model_config import ModelConfig, TensorConfig, build_config
 
@@ -146,6 +151,24 @@ def test_a_row_tells_of_what_is_wanted_first() -> None:
     assert reason(both, None) == "damaged"
     assert reason({("m", "a"): old}, {"m": served}) == "damaged"
     assert reason({("n", "b"): new}, {"m": served}) == "loading"
+
+
+def test_what_served_before_is_no_bundle_that_cannot_be_loaded() -> None:
+    """Its grace cannot be ended on a full disk; an alert and doctor would call for a rollback."""
+    version = Version(2, "t", "", "onnxruntime", 2, True, "m", "c", 0.0)
+    before = replace(version, number=1, bundle_version=1, drop_at=1.0)
+    records = {"m": ModelRecord("m", "m", "a", (version, before), "")}
+    full = failed_again(None, "a", "OSError: No space left on device", 1.0, kind=Kind.UNREACHED)
+    proving = Proving((), lambda _: None)
+
+    def told(*loaded: int) -> tuple[str | None, Kind | None, int, bool]:
+        now, failures = {"m": frozenset(loaded)}, {("m", "a"): full}
+        [row] = endpoint_rows(None, [], records, failures, now, proving)
+        return row.reason, row.failure, row.tries, row.ready
+
+    cannot = f"{BEFORE_IT}: OSError: No space left on device"
+    assert told(1, 2) == told(2) == (cannot, None, 0, True)
+    assert told(1) == ("OSError: No space left on device", Kind.UNREACHED, 1, False)
 
 
 def test_a_failed_proof_stays_failed_while_it_is_tried_again() -> None:

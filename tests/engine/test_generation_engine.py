@@ -15,7 +15,8 @@ import pytest
 from transformer_serving.contract.engine_parameters import SPARE_BLOCKS
 from transformer_serving.contract.generation import Finish, Options, Sampling
 from transformer_serving.engine.backends.generation.calls import Call, CallRefused, Fault
-from transformer_serving.engine.backends.generation.engine import Counts, Engine
+from transformer_serving.engine.backends.generation.counts import Counts
+from transformer_serving.engine.backends.generation.engine import Engine
 from transformer_serving.engine.backends.generation.sequences import Part, ask_again_s
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
 
@@ -216,6 +217,29 @@ def test_no_more_run_than_may_and_than_the_cache_holds() -> None:
         for one in submitted(engine, *[call(*[1] * 30, new=10) for _ in range(6)]):
             assert one.end() is Finish.LENGTH
     assert pipelines[1].most == 2
+
+
+@pytest.mark.parametrize(
+    ("blocks", "runs", "reserved"),
+    # Of the second nothing is left for the next, though a fourth is nobody's.
+    [(200_000, 3, 0.45), (80_000, 2, 1.0)],
+)
+def test_what_is_reserved_is_told_and_not_what_is_used(
+    blocks: int, runs: int, reserved: float
+) -> None:
+    """By it calls are let in, and an alert on what is used would be silent while they wait."""
+    long = call(1, new=30_000 * 32 - 1)
+    with running(
+        lambda: CountingPipeline(blocks=blocks), max_running=3, kv_blocks=blocks
+    ) as engine:
+        callers = submitted(engine, *[long] * 4)
+        while sum(one.begun.is_set() for one in callers) < runs:
+            time.sleep(0.001)
+        assert engine.counts.cache_reserved == pytest.approx(reserved)
+        for one in callers:
+            one.left = True
+            one.end()
+    assert engine.counts.cache_reserved == 0
 
 
 @pytest.mark.parametrize("callers", [1, 50, 1_024, 100_000])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from transformer_serving.engine.controller.control_plane.lost_adds import LostAdds
+from transformer_serving.engine.controller.control_plane.problems import found_problems
 
 
 class Clock:
@@ -48,3 +52,25 @@ def test_names_whose_entries_say_nothing_are_left_out() -> None:
     lost.look({"auto": "m1", "v": "m2"}, {}, (), ("auto",))
     clock.now = 100
     assert lost.look({"auto": "m1", "v": "m2"}, {}, (), ("auto",)) == []
+
+
+def test_only_where_the_name_is_not_served_is_a_lost_add_an_endpoint_of_nobody() -> None:
+    """Of what is told beside an endpoint that is served nobody is to be called."""
+    lost, clock = looking()
+    entries = {"updated": "m2", "first": "m3"}
+    endpoint: Any = SimpleNamespace(serving_url="updated", model_id="m1", version=None)
+    found, uris = {"updated": endpoint}, {"m1": "one place", "m9": "one place"}
+    models = [SimpleNamespace(name=name, model=model) for name, model in entries.items()]
+    task: Any = SimpleNamespace(
+        data=SimpleNamespace(models=SimpleNamespace(input=models)),
+        get_configuration_object_as_dict=lambda _: {"bad/name": {}},
+    )
+    found_problems(task, found, uris, lost)
+    clock.now = 10
+    told = {one.endpoint: one.beside for one in found_problems(task, found, uris, lost)}
+    assert told == {
+        "first (lost)": False,
+        "updated (lost)": True,
+        "updated (overwritten)": True,
+        "bad/name": False,
+    }

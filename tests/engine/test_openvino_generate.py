@@ -463,8 +463,8 @@ def test_what_a_killed_process_left_is_on_no_page_of_ours(tmp_path: Path, built:
         name, process = held(server, built)
         page = MetricsPage(f"http://{server.addresses.metrics}/metrics")
         page.show([row("text", model=name, versions_loaded=(1,))], None, triton_ready=True)
-        names = {"running", "waiting", "cache_use"}
-        gauge = re.compile(r"^transformer_serving_generation_(running|waiting|cache_use)\{", re.M)
+        names = {"running", "waiting", "cache_use", "cache_reserved"}
+        gauge = re.compile(rf"^transformer_serving_generation_({'|'.join(names)})\{{", re.M)
         assert set(gauge.findall(page.text())) == names
         process.kill()
         with pytest.raises(InferenceServerException, match="is not healthy"):
@@ -526,7 +526,7 @@ def test_a_hundred_streams_of_which_half_leave(
             assert one.messages < 60
     for at in (0, 42, 98):
         assert callers[at].ids == built.greedy(asked[at], 60)
-    until(triton_server, llama, running=0, waiting=0, cache_use=0)
+    until(triton_server, llama, running=0, waiting=0, cache_use=0, cache_reserved=0)
     after = figures(triton_server, llama)
     ended = after["finished_total"] + after["cancelled_total"]
     assert ended - before["finished_total"] - before["cancelled_total"] == 100

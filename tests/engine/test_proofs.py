@@ -336,6 +336,7 @@ def test_the_page_has_our_figures_and_then_tritons(tmp_path: Path) -> None:
             row('odd"\\\nname', proof_seconds=2.5, largest_difference=1e-4),
             row("refused", proof="failed", proof_of=2, ready=False),
             row("unread", failure=Kind.UNREACHED, reason="its store does not answer"),
+            row("refused (lost)", ready=False, proof=None, beside=True),
         ],
         1795492800.25,
         triton_ready=True,
@@ -367,6 +368,7 @@ def test_the_page_has_our_figures_and_then_tritons(tmp_path: Path) -> None:
     assert f"{name}_seconds{{{odd}}} 2.5" in lines
     assert f"{name}_largest_difference{{{odd}}} 0.0001" in lines
     assert 'transformer_serving_engine_ready{endpoint="refused",bundle="1"} 0' in lines
+    assert "(lost)" not in text
     failed = "transformer_serving_engine_load_failed"
     assert f'{failed}{{endpoint="unread",kind="unreached"}} 1' in lines
     assert sum(line.startswith(f"{failed}{{") for line in lines) == 3 * len(Kind)

@@ -169,6 +169,21 @@ def test_a_probe_that_fails_is_no_answer_and_the_next_one_comes(
     assert played.lives()
 
 
+def test_the_file_of_the_process_before_is_no_answer_of_one_that_starts(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be ended after some probes: a controller takes longer to begin on a slow machine."""
+    monkeypatch.setattr(watchdog, "PROBE_TIMEOUT_S", 0.01)
+    beats = {"now": 1.0}
+    monkeypatch.setattr(watchdog, "_beat", lambda path: beats["now"])
+    played.part = "controller"
+    played.until(lambda: played.watch.missed > 2 * watchdog.SILENT_PROBES)
+    assert not played.watch.answered
+    assert played.lives()
+    beats["now"] = 2.0
+    played.until(lambda: played.watch.answered)
+
+
 def test_a_supervisor_that_is_not_reached_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -142,8 +142,11 @@ _CONDITIONS: dict[str, tuple[dict[str, str], list[Series], dict[str, list[Series
     ),
     "CacheNearlyFull": (
         {"model": "texts", **TRITON},
-        [gauge("generation_cache_use", 0.95, **_MODEL)],
-        {"some is free": [gauge("generation_cache_use", 0.85, **_MODEL)]},
+        [
+            gauge("generation_cache_reserved", 0.95, **_MODEL),
+            gauge("generation_cache_use", 0.4, **_MODEL),
+        ],
+        {"some is free": [gauge("generation_cache_reserved", 0.85, **_MODEL)]},
     ),
     "GatewayRefuses": (
         {"code": "overloaded", **GATEWAY},
@@ -254,6 +257,7 @@ HEALTHY = [
     gauge("engine_triton_ready", 1, **TRITON),
     rising("engine_last_sync_timestamp_seconds", 60, **TRITON),
     gauge("generation_cache_use", 0.4, **_MODEL),
+    gauge("generation_cache_reserved", 0.8, **_MODEL),
     gauge("generation_rebuilt_total", 0, **_MODEL),
     gauge("gateway_worker_restarts_total", 1, **GATEWAY),
     gauge("gateway_start_time_seconds", 1, pid="11", **GATEWAY),

@@ -156,7 +156,7 @@ def remains(stack: Stack) -> dict[str, float]:
     own = {name.rpartition("_generation_")[2]: value for name, value in engine.items()}
     return {
         "streams in the worker": worker["transformer_serving_running_streams"],
-        **{name: own[name] for name in ("running", "waiting", "cache_use")},
+        **{name: own[name] for name in ("running", "waiting", "cache_use", "cache_reserved")},
     }
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from transformer_serving.contract.error_line import printable
 from transformer_serving.desk.cli.options import json_option, key_option, state_option
 from transformer_serving.desk.doctor.finding import FAILURE, OK, SKIPPED, WARNING
 
@@ -75,11 +76,13 @@ def doctor(context: click.Context, env_file: Path | None, bundle: Path | None,
 
 def _show(console: Console, named: Named) -> None:
     finding = named.finding
+    # Names of others and engines' words are in them.
+    why, fix = printable(finding.why), printable(finding.fix)
     style = _STYLES[finding.status]
     console.print(f"{finding.status:8}", style=style, end="")
-    console.print(f"{named.check}: {finding.why}", soft_wrap=True, highlight=False, markup=False)
-    if finding.fix:
-        console.print(f"        fix: {finding.fix}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"{named.check}: {why}", soft_wrap=True, highlight=False, markup=False)
+    if fix:
+        console.print(f"        fix: {fix}", soft_wrap=True, highlight=False, markup=False)
 
 
 COMMANDS = (doctor,)

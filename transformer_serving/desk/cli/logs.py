@@ -60,14 +60,38 @@ def _print_ends(logs: Path, names: Sequence[str], *, lines: int, follow: bool) -
     present = [str(file) for file in files if file.exists()]
     if not present:
         raise _no_log(logs, names)
+    headed = ["-v"] if len(present) > 1 else []
+    older = [row for file in present for row in _rotated(Path(file), lines)]
     command = ["tail", "-n", str(lines), *(["-F"] if follow else []), *present]
     try:
+        for file, missing in older:
+            subprocess.run(["tail", *headed, "-n", str(missing), file], check=False)
         code = subprocess.run(command, check=False).returncode
     except KeyboardInterrupt:
         return
     if code:
         # tail has said why; one that a signal ended leaves as a shell would.
         sys.exit(code if code > 0 else 128 - code)
+
+
+def _rotated(file: Path, lines: int) -> list[tuple[str, int]]:
+    """The files before it, oldest first, and how many lines of each make up those that it has too
+    few of."""
+    found: list[tuple[str, int]] = []
+    left, number = lines - _count(file), 1
+    while left > 0 and (older := file.with_name(f"{file.name}.{number}")).exists():
+        found.insert(0, (str(older), left))
+        left, number = left - _count(older), number + 1
+    return found
+
+
+def _count(file: Path) -> int:
+    try:
+        with file.open("rb") as stream:
+            return sum(1 for _ in stream)
+    except OSError:
+        # tail says why.
+        return 0
 
 
 def _no_log(logs: Path, names: Sequence[str]) -> Failure:

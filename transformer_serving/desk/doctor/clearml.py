@@ -87,12 +87,21 @@ def _unnamed_api(subject: Subject) -> Finding:
 
 
 def unreachable(
-    subject: Subject, name: str, host: str, answer: Answer, what: str = "the ClearML server"
+    subject: Subject,
+    name: str,
+    host: str,
+    answer: Answer,
+    what: str = "the ClearML server",
+    part: str = "control-plane",
 ) -> Finding:
-    """What is said of an address, that of the variable `name`, where nothing answers."""
+    """What is said of an address, that of the variable `name`, where nothing answers; `part` is
+    what answers there in an embedded stack, whose addresses are no variables of the shell."""
     if subject.absence is not None:
         return skipped(str(subject.absence))
     server, host = _name_of(host), shown(host)
+    if subject.running:
+        log = command_line(f"logs {part}", subject.state)
+        return failure(f"{name} {host} is not reachable: {answer.error}", f"see '{log}'")
     is_inside = server == HOST_NAME or ("." not in server and server != "localhost")
     if answer.unresolved and is_inside:
         return warning(

@@ -38,7 +38,7 @@ def check_gateway(subject: Subject) -> Findings:
         )
     elif answer.status == 0:
         name = PORT if published else SERVE
-        yield unreachable(subject, name, address, answer, "the gateway")
+        yield unreachable(subject, name, address, answer, "the gateway", "inference")
     elif "ready" not in answer.json() and subject.running:
         yield failure(
             f"what answers at {address} is not the stack's gateway",

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import shutil
 import socket
+from collections.abc import Iterator
 from importlib import metadata
+
+import psutil
 
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import GIB, Subject
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.local.environment import OPEN_FILES, check_open_files
+from transformer_serving.desk.local.health import OK
 from transformer_serving.desk.local.record import Ports, StackRecord
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.libpython import PACKAGE, libpython_folder
@@ -89,14 +93,12 @@ def check_ports(subject: Subject) -> Findings:
         return
     record = subject.record or StackRecord(Ports(), "", "")
     ports = record.listening()
-    # Of a stack that runs those are looked at whose part does not.
-    rows = (
-        [(part.name, part.port) for part in subject.parts if part.port and part.pid is None]
-        if subject.running
-        else list(ports.items())
-    )
+    rows = list(_ports_of_others(subject, record) if subject.running else ports.items())
     taken = [f"{port} ({name})" for name, port in rows if not _free(port)]
-    if subject.running and not taken:
+    unheard = subject.running and not taken and _without_figures(subject, record.ports)
+    if unheard:
+        yield unheard
+    elif subject.running and not taken:
         yield ok("the stack runs and nobody else has its ports")
     elif taken:
         move = command_line("up --port-base N", subject.state)
@@ -108,6 +110,45 @@ def check_ports(subject: Subject) -> Findings:
         )
     else:
         yield ok(f"ports {', '.join(map(str, ports.values()))} are free")
+
+
+def _ports_of_others(subject: Subject, record: StackRecord) -> Iterator[tuple[str, int]]:
+    """Of a stack that runs: those whose part does not, and the two for figures, which are no
+    part's own address, where their part does not hold them."""
+    figures = {
+        "triton": ("triton_metrics", record.ports.triton_metrics),
+        "controller": ("controller_metrics", record.ports.controller_metrics),
+    }
+    for part in subject.parts:
+        if part.port and part.pid is None:
+            yield part.name, part.port
+        if part.name in figures and not _holds(part.pid, figures[part.name][1]):
+            yield figures[part.name]
+
+
+def _without_figures(subject: Subject, ports: Ports) -> Finding | None:
+    """A controller whose port was taken as it began serves on, and does not try again."""
+    for part in subject.parts:
+        is_well = part.name == "controller" and part.health == OK
+        if is_well and not _holds(part.pid, ports.controller_metrics):
+            down, up = (command_line(words, subject.state) for words in ("down", "up"))
+            return failure(
+                f"the controller gives no figures at port {ports.controller_metrics}, which "
+                "another program had as it began",
+                f"start the stack again: {down}, then {up}",
+            )
+    return None
+
+
+def _holds(pid: int | None, port: int) -> bool:
+    """Whether that process listens there; True where that cannot be seen."""
+    try:
+        rows = [] if pid is None else psutil.Process(pid).net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
+    return any(row.status == psutil.CONN_LISTEN and row.laddr.port == port for row in rows)
 
 
 def _free(port: int) -> bool:

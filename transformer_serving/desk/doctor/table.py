@@ -62,7 +62,7 @@ CHECKS = (
     Check(
         "ports",
         "the ports of the embedded stack",
-        "another program listens on one",
+        "another program listens on one, or had that of the controller's figures as it began",
         machine.check_ports,
     ),
     Check(
@@ -165,7 +165,7 @@ CHECKS = (
         "endpoints",
         "each endpoint of the controller's state, or the one of --endpoint, with its engine",
         "it is not ready, missing, or its engine does not fit, or the controller no longer writes; "
-        "a warning when its last good bundle serves on",
+        "a warning when its last good bundle serves on, or what was served before stays",
         triton.check_endpoints,
     ),
     Check(

@@ -29,8 +29,14 @@ from transformer_serving.desk.doctor.http import Answer, ask_at
 from transformer_serving.desk.doctor.log_lines import explain
 from transformer_serving.desk.doctor.services import why_not_of_controller
 from transformer_serving.desk.doctor.subject import Subject
-from transformer_serving.desk.local.health import endpoint_rows
+from transformer_serving.desk.local.health import (
+    NO_CONTROL_PLANE,
+    OK,
+    endpoint_rows,
+    heartbeat,
+)
 from transformer_serving.desk.local.open_triton import HTTP_VARIABLE, open_tritons
+from transformer_serving.desk.local.parts import controller_state
 
 # The files themselves were hashed when the controller staged them.
 _ENGINE_CHECKS = ("kit", "plan", "onnx", "vllm", "torch", "names")
@@ -155,7 +161,7 @@ def check_endpoints(subject: Subject) -> Findings:
     if silence:
         yield failure(
             f"what the controller wrote of its endpoints is not of now: {silence}",
-            f"see '{command_line('logs controller', subject.state)}'",
+            f"see '{_controllers_log(subject)}'",
         )
     past = "" if subject.running and not silence else ", as the controller last wrote"
     for row in wanted:
@@ -163,9 +169,16 @@ def check_endpoints(subject: Subject) -> Findings:
 
 
 def _silence(subject: Subject) -> str | None:
-    """Why the state file of a controller that is to run is not its last round's."""
-    found = (part.health for part in subject.parts if part.name == "controller")
-    return next((health for health in found if health != "ok"), None)
+    """Why the state file of a controller that is to run is not its last round's. One that waits for
+    its control plane goes round and writes all the same, as long as its heartbeat shows."""
+    health = next((part.health for part in subject.parts if part.name == "controller"), OK)
+    if health.startswith(NO_CONTROL_PLANE):
+        health = heartbeat(controller_state(subject.state))
+    return None if health == OK else health
+
+
+def _controllers_log(subject: Subject) -> str:
+    return command_line("logs controller", subject.state)
 
 
 def _endpoint(row: Mapping[str, Any], subject: Subject, past: str) -> Findings:
@@ -175,10 +188,15 @@ def _endpoint(row: Mapping[str, Any], subject: Subject, past: str) -> Findings:
         yield failure(f"endpoint {name}: {fault}", "deploy a bundle that was converted for it")
     if not row.get("ready"):
         known = next(iter(explain(reason)), None)
-        fix = known.fix if known else f"see '{command_line('logs controller', subject.state)}'"
+        fix = known.fix if known else f"see '{_controllers_log(subject)}'"
         if not known and _is_problem(row):
             reason, _, fix = reason.rpartition("; ")
         yield failure(f"endpoint {name} is not ready: {reason or 'no reason given'}", fix)
+    elif reason and row.get("failure", "") is None:
+        yield warning(
+            f"endpoint {name} serves what is asked for: {reason}",
+            f"nothing of the endpoint; see 'disk' and '{_controllers_log(subject)}'",
+        )
     elif reason:
         yield warning(
             f"endpoint {name} serves its last good bundle, and what starts now answers 503: "

@@ -27,6 +27,8 @@ from transformer_serving.desk.local.supervision import Process
 _STALE_S = 15.0
 # The words of a part that answers.
 OK, UNKEPT = ANSWERING = "ok", "runs, but no supervisor keeps it"
+# Before those of a controller whose control plane does not answer.
+NO_CONTROL_PLANE = "control plane: "
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def _ask(part: Part, state: Path, address: str | None, pid: int | None) -> tuple
     if part.name == "controller":
         return _controller(state, pid)
     if address is None or part.health is None:
-        return _heartbeat(beat_file(state, part)), kit_version()
+        return heartbeat(beat_file(state, part)), kit_version()
     health = probe(address, part.health)
     return health, _version(part, address) if health == "ok" else None
 
@@ -113,7 +115,8 @@ def probe(address: str, path: str, timeout_s: float = 3) -> str:
     return "ok" if status == 200 else f"answers {status}"
 
 
-def _heartbeat(path: Path) -> str:
+def heartbeat(path: Path) -> str:
+    """'ok' while its part touches the file, else since when it does not."""
     try:
         late = time.time() - path.stat().st_mtime
     except FileNotFoundError:
@@ -151,7 +154,7 @@ def _controller(state: Path, pid: int | None) -> tuple[str, str | None]:
     if last is None or (pid is not None and own.get("pid") != pid):
         return "has not synced yet", kit_version()
     if own.get("control_plane_error"):
-        return f"control plane: {own['control_plane_error']}", kit_version()
+        return f"{NO_CONTROL_PLANE}{own['control_plane_error']}", kit_version()
     late = time.time() - float(last)
     return ("ok" if late < _STALE_S else f"last synced {late:.0f} s ago"), kit_version()
 

@@ -167,10 +167,11 @@ class Watchdog:
         address = part.listens(self.record)
         if address is not None and part.live is not None:
             return probe(address, part.live, PROBE_TIMEOUT_S) != "does not answer"
-        # A heartbeat: its time must change, whatever the machine's clock says.
+        # A heartbeat: its time must change, whatever the machine's clock says. The first look only
+        # remembers it, as the file may be that of the process before.
         before, watch.beat = watch.beat, _beat(beat_file(self.state, part))
         time.sleep(PROBE_TIMEOUT_S if before is None or watch.beat == before else 0)
-        return watch.beat is not None and watch.beat != before
+        return before is not None and watch.beat is not None and watch.beat != before
 
 
 def _said(part: Part, done: Future[bool]) -> bool:

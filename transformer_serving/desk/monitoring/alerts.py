@@ -202,10 +202,11 @@ _SATURATION = (
     Alert(
         "CacheNearlyFull",
         "saturation",
-        "max by (model, instance) (transformer_serving_generation_cache_use) > 0.9",
+        # Calls wait for what is reserved, of which short sequences use little.
+        "max by (model, instance) (transformer_serving_generation_cache_reserved) > 0.9",
         GOES_ON,
         TICKET,
-        "Over 90 % of the cache of {{ $labels.model }} on {{ $labels.instance }} is in use.",
+        "Over 90 % of the cache of {{ $labels.model }} on {{ $labels.instance }} is reserved.",
     ),
     Alert(
         "GatewayRefuses",

@@ -106,7 +106,9 @@ def _without_dead(page: str, loaded: Container[tuple[str, str]]) -> str:
     )
 
 
-def _of_endpoints(rows: Sequence[EndpointStatus]) -> Iterator[Family]:
+def _of_endpoints(shown: Sequence[EndpointStatus]) -> Iterator[Family]:
+    # What is told beside an endpoint is none that is not served, of which somebody would be called.
+    rows = [row for row in shown if not row.beside]
     named = [({"endpoint": row.endpoint, "bundle": _bundle(row.proof_of)}, row) for row in rows]
     yield Family(
         "ready",

@@ -29,6 +29,10 @@ from transformer_serving.engine.controller.records import (
 PROVEN, UNPROVEN, PROVING, FAILED = PROOF_STATES = ("proven", "unproven", "proving", "failed")
 
 
+# Before a reason that is none of the version in service.
+BEFORE_IT = "what was served before it cannot be changed"
+
+
 @dataclass(frozen=True)
 class Proving:
     """What is known of proofs: the models whose proof runs now, and a version's proof, if any."""
@@ -44,7 +48,8 @@ class EndpointStatus:
     `proof` is one of PROOF_STATES, of the bundle `proof_of`: the one in service, unless another's
     proof failed; None where none is in service, nor is one proven now or failed. The figures below
     it are those of a passed proof. `failure` is the kind of what `reason` says, where that is a
-    failed change, and `tries` how often it failed.
+    failed load, and `tries` how often it failed. A row `beside` tells of an endpoint that has
+    another row.
     """
 
     endpoint: str
@@ -65,6 +70,7 @@ class EndpointStatus:
     lowest_cosine: float | None = None
     failure: Kind | None = None
     tries: int = 0
+    beside: bool = False
 
     def line(self) -> str:
         """One line for the log and the ClearML task."""
@@ -148,6 +154,8 @@ def _row(
     ready = current is not None and current.number in (loaded or ())
     first = failed[0] if failed else None
     reason, since = (first.reason, first.at) if first is not None else (None, None)
+    if first is not None and _is_of_before(first, record, ready=ready):
+        first, reason = None, f"{BEFORE_IT}: {reason}"
     if reason is None and not ready:
         step = IN_PROOF if model in proving.now else first_step
         reason = TRITON_AWAY if loaded is None else step
@@ -167,6 +175,13 @@ def _row(
         tries=0 if first is None else first.tries,
         **_proof(model, current, failed, proving),
     )
+
+
+def _is_of_before(failed: FailedChange, record: ModelRecord | None, *, ready: bool) -> bool:
+    """Whether what was to be loaded is, and the failure is of what was served before it: that its
+    grace cannot be ended, as on a full disk, or that it cannot be loaded again.
+    """
+    return ready and record is not None and failed.fingerprint == record.fingerprint
 
 
 def _proof(
@@ -209,6 +224,7 @@ def _problem_row(problem: Problem) -> EndpointStatus:
         since=None,
         proof=None,
         proof_of=None,
+        beside=problem.beside,
     )
 
 

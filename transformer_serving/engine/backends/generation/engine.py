@@ -13,12 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate, takewhile
 
 from transformer_serving.contract.error_line import in_ascii, named_line
 from transformer_serving.contract.generation import Finish
 from transformer_serving.engine.backends.generation.calls import Call, CallRefused, Fault
+from transformer_serving.engine.backends.generation.counts import Counts
 from transformer_serving.engine.backends.generation.sequences import (
     Answers,
     Part,
@@ -34,22 +34,6 @@ from transformer_serving.engine.backends.generation.spare_room import room_left
 _FEW = 4
 # In Triton's words for a process that has ended, by which preprocess knows it too.
 _DEAD = "the engine is not healthy"
-
-
-@dataclass
-class Counts:
-    """What came of the calls since the start; `running`, `waiting` and `cache_use` are of now."""
-
-    running: int = 0
-    waiting: int = 0
-    cache_use: float = 0.0
-    prompt_tokens: int = 0
-    new_tokens: int = 0
-    finished: int = 0
-    cancelled: int = 0
-    refused: int = 0
-    failed: int = 0
-    rebuilt: int = 0
 
 
 class Engine:
@@ -174,6 +158,8 @@ class Engine:
         """One step of all sequences, and what comes before and after it."""
         self._look_who_left()
         self._let_in()
+        # Before the step, after which the blocks of what has ended are nobody's for a moment.
+        self.counts.cache_reserved = self._reserved()
         if self._busy():
             assert self._pipeline is not None
             self._pipeline.step()
@@ -196,6 +182,13 @@ class Engine:
         first = call.options.first
         left = room_left(self._settings, self._running, self._blocks, first=first)
         return left.places > 0 and call.blocks <= left.blocks
+
+    def _reserved(self) -> float:
+        """Of the cache's blocks; 1 where the call that is next waits for more than are left."""
+        blocks, all_ = self._blocks, self._settings.kv_blocks
+        if self._waiting and blocks + self._waiting[0].call.blocks > all_:
+            return 1.0
+        return min(1.0, blocks / all_)
 
     def _start(self, waiting: Waiting) -> None:
         assert self._pipeline is not None
@@ -283,6 +276,8 @@ class Engine:
         self.counts.running, self.counts.waiting = len(self._running), len(self._waiting)
         # The pipeline's own is of its last step, before that freed what had ended.
         using = self._pipeline if self._running else None
+        if not (self._running or self._waiting):
+            self.counts.cache_reserved = 0.0
         try:
             self.counts.cache_use = 0.0 if using is None else using.cache_use()
             self._report(self.counts)

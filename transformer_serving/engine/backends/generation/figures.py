@@ -16,7 +16,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from transformer_serving.engine.backends.generation.engine import Counts
+from transformer_serving.engine.backends.generation.counts import Counts
 
 # Each setting is a message to Triton: once a second, and when nothing runs any more.
 _GAP_S = 1.0
@@ -26,6 +26,12 @@ _ROWS = {
     "running": ("running", False, "Sequences that each step makes a token of"),
     "waiting": ("waiting", False, "Calls that wait to be let in"),
     "cache_use": ("cache_use", False, "Part of the cache's blocks that is in use, 0 to 1"),
+    "cache_reserved": (
+        "cache_reserved",
+        False,
+        "Part of the cache's blocks that what runs may come to use, 1 where the next call does not "
+        "fit beside it",
+    ),
     "prompt_tokens": ("prompt_tokens_total", True, "Tokens of prompts that were let in"),
     "new_tokens": ("tokens_total", True, "Tokens generated"),
     "finished": ("finished_total", True, "Sequences that came to their end"),

@@ -1,6 +1,7 @@
 """What the serving task names that is no endpoint, or no endpoint's own model, and why.
 
-Tested by tests/engine/test_clearml.py and tests/stack/test_host_traps.py.
+Tested by tests/engine/test_lost_adds.py, tests/engine/test_clearml.py and
+tests/stack/test_host_traps.py.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def found_problems(
     latest = {uri: model for model, uri in uris.items()}
     replaced = {model: latest[uri] for model, uri in uris.items() if latest[uri] != model}
     return [
-        *(Problem(f"{name} (lost)", "", model, _LOST) for name, model in lost),
+        *(
+            Problem(f"{name} (lost)", "", model, _LOST, beside=name in plain)
+            for name, model in lost
+        ),
         *(
             Problem(
                 f"{url} (overwritten)",
@@ -50,6 +54,7 @@ def found_problems(
                 endpoint.model_id,
                 _REPLACED,
                 replaced_by=replaced[endpoint.model_id],
+                beside=True,
             )
             for url, endpoint in found.items()
             if endpoint.model_id in replaced

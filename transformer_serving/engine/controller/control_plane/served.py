@@ -38,6 +38,7 @@ class Problem:
     """An endpoint that cannot be taken up at all, and why.
 
     `replaced_by`: the model whose upload replaced the bytes of this one's, '' where none did.
+    `beside`: it is told beside an endpoint, which is there and has a state of its own.
     """
 
     endpoint: str
@@ -45,6 +46,7 @@ class Problem:
     model_id: str
     reason: str
     replaced_by: str = ""
+    beside: bool = False
 
 
 class ControlPlane(Protocol):
