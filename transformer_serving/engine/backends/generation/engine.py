@@ -27,7 +27,7 @@ from transformer_serving.engine.backends.generation.sequences import (
     Waiting,
 )
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
-from transformer_serving.engine.backends.generation.spare_room import room_left
+from transformer_serving.engine.backends.generation.spare_room import Room, room_left
 
 # Up to so many sequences each token is a message of its own, which costs a tenth of a millisecond
 # or more: only many sequences feel it.
@@ -178,17 +178,21 @@ class Engine:
             self._start(self._waiting.popleft())
 
     def _has_room(self, call: Call) -> bool:
+        left = self._left_for(call)
+        return left.places > 0 and call.blocks <= left.blocks
+
+    def _left_for(self, call: Call) -> Room:
         """A health check has room that callers have not: it says nothing of how many they are."""
         first = call.options.first
-        left = room_left(self._settings, self._running, self._blocks, first=first)
-        return left.places > 0 and call.blocks <= left.blocks
+        return room_left(self._settings, self._running, self._blocks, first=first)
 
     def _reserved(self) -> float:
         """Of the cache's blocks; 1 where the call that is next waits for more than are left."""
-        blocks, all_ = self._blocks, self._settings.kv_blocks
-        if self._waiting and blocks + self._waiting[0].call.blocks > all_:
+        next_one = self._waiting[0].call if self._waiting else None
+        if next_one is not None and next_one.blocks > self._left_for(next_one).blocks:
             return 1.0
-        return min(1.0, blocks / all_)
+        left = room_left(self._settings, self._running, self._blocks).blocks
+        return min(1.0, 1.0 - left / self._settings.kv_blocks)
 
     def _start(self, waiting: Waiting) -> None:
         assert self._pipeline is not None
