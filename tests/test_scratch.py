@@ -43,6 +43,18 @@ def killed(target: Path) -> Path:
     return folder
 
 
+def test_who_has_no_room_for_the_lock_has_a_scratch_all_the_same(tmp_path: Path) -> None:
+    full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    code = CODE.replace('(folder / "export.onnx").write_text("weights")', "pass")
+    done = subprocess.run(
+        [sys.executable, "-c", f"{full}{code}", str(tmp_path / "bundle")],
+        text=True, stdin=subprocess.DEVNULL, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path(done.stdout.strip()).parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_a_killed_one_left_goes_and_a_living_ones_stays(tmp_path: Path) -> None:
     target = tmp_path / "bundle"
     living, kept = begun(target)

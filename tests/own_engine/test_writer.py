@@ -26,7 +26,7 @@ from transformer_serving.desk.bundle.signing import new_key
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.export.onnx import export_onnx
 from transformer_serving.desk.failure import ConversionRefused
-from transformer_serving.desk.own_engine import adoption
+from transformer_serving.desk.own_engine import adoption, writer
 from transformer_serving.desk.own_engine.adoption import ServedModel, tensors_of
 from transformer_serving.desk.own_engine.tensors import EngineTensor, parse_tensor
 from transformer_serving.desk.own_engine.writer import outer_weights
@@ -389,6 +389,18 @@ def test_a_brought_engines_texts_end_where_its_positions_do(
     said = "--max-length, where it has" if limit == POSITIONS + 2 else "give --max-length TOKENS"
     refused(done, said)
     assert made(folder, file, target, "--max-length", str(POSITIONS)).exit_code == 0
+
+
+def test_a_brought_engines_texts_end_unasked_where_a_converted_models_do(
+    tiny_classifier: Path, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many tokens attention alone needs more than a machine has."""
+    monkeypatch.setattr(writer, "LONGEST_UNASKED", 16)
+    file, target = tiny_bundle / "model" / "model.onnx", tmp_path / "own"
+    assert made(tiny_classifier, file, target).exit_code == 0
+    assert open_bundle(target).endpoint.tokens.max_length == 16
+    assert made(tiny_classifier, file, target, "--max-length", str(POSITIONS)).exit_code == 0
+    assert open_bundle(target).endpoint.tokens.max_length == POSITIONS
 
 
 LONG = "the train left early because of snow and we waited in a small warm room " * 2

@@ -71,7 +71,8 @@ def test_settings_that_lead_past_a_decoy_to_a_pickle_are_refused(
 def test_settings_that_change_no_weights_are_taken(model: Path) -> None:
     looked_at = first_weight(model)
     given = {"torch_dtype": "float16", "use_safetensors": True, "variant": None}
-    change(model / _SETTINGS, model_args={**given, "add_pooling_layer": False}, config_args={})
+    given |= {"add_pooling_layer": False, "revision": "main", "subfolder": "other"}
+    change(model / _SETTINGS, model_args=given, config_args={})
     assert torch.equal(first_weight(model), looked_at)
 
 

@@ -11,8 +11,8 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from transformer_serving.desk.file_lock import taken
 
@@ -29,19 +29,20 @@ def scratch_beside(target: Path, prefix: str) -> Iterator[Path]:
     _remove_left(target.parent, prefix)
     with (
         tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent) as name,
-        (Path(name) / f"{_LOCK}.new").open("w") as lock,
+        # Without a buffer: what a full disk has not taken would be tried again at the end.
+        (Path(name) / f"{_LOCK}.new").open("wb", buffering=0) as lock,
     ):
         _hold(lock)
         yield Path(name)
 
 
-def _hold(lock: IO[str]) -> None:
+def _hold(lock: FileIO) -> None:
     """Without a lock, as on a disk that has none, the folder of who is killed stays."""
     try:
-        lock.write(_BOOT.read_text())
-        lock.flush()
+        lock.write(_BOOT.read_bytes())
         if taken(lock):
-            os.rename(lock.name, Path(lock.name).with_name(_LOCK))
+            new = Path(os.fsdecode(lock.name))
+            os.rename(new, new.with_name(_LOCK))
     except OSError:
         return
 

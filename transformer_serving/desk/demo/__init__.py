@@ -33,7 +33,7 @@ SENTENCES = Path("examples/sentiment/sentences.csv")
 _CONVERTING = (
     *("desk/builders", "desk/conversion/encoder.py", "desk/conversion/workshop.py"),
     *("desk/export", "desk/parity", "desk/source"),
-    *("engine/backends/exported_program.py", "engine/backends/precision.py"),
+    *("engine/backends/exported_program.py", "engine/backends/precision.py", "engine/proof"),
 )
 _MODEL_SOURCES = (*_CONVERTING, "desk/demo/sentiment.py")
 _GENERATOR_SOURCES = (

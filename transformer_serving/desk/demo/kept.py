@@ -28,7 +28,6 @@ _PACKED_SOURCES = (
     "transformer_serving/contract",
     "preprocess",
     "transformer_serving/engine/model_config.py",
-    "transformer_serving/engine/proof",
     "transformer_serving/desk/bundle",
 )
 

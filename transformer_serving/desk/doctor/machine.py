@@ -144,9 +144,8 @@ def _holds(pid: int | None, port: int) -> bool:
     """Whether that process listens there; True where that cannot be seen."""
     try:
         rows = [] if pid is None else psutil.Process(pid).net_connections("tcp")
-    except psutil.NoSuchProcess:
-        return False
     except psutil.Error:
+        # It may be gone, too: then the one in its place holds the port.
         return True
     return any(row.status == psutil.CONN_LISTEN and row.laddr.port == port for row in rows)
 

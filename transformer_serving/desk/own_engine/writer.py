@@ -43,7 +43,7 @@ from transformer_serving.desk.own_engine.tensors import (
 from transformer_serving.desk.own_engine.vectors import Asked, embedding_of, token_vectors
 from transformer_serving.desk.parity.local_endpoint import LocalEndpoint
 from transformer_serving.desk.scratch import scratch_beside
-from transformer_serving.desk.source.config import read_model_config
+from transformer_serving.desk.source.config import LONGEST_UNASKED, read_model_config
 from transformer_serving.desk.source.json_files import read_json
 from transformer_serving.desk.source.labels import read_labels
 from transformer_serving.desk.source.longest_text import longest_text
@@ -197,7 +197,8 @@ def _longest(own: OwnEngine, tokenizer: TokenizerFile) -> int | None:
     config: Mapping[str, Any] = {}
     with suppress(ConversionRefused):
         config = read_model_config(own.encoder)
-    return longest_text(own.tokenizer, config, tokenizer, "vector" in TASK_HEADS[own.task])
+    found = longest_text(own.tokenizer, config, tokenizer, "vector" in TASK_HEADS[own.task])
+    return None if found is None else min(found, LONGEST_UNASKED)
 
 
 def _is_classifier(own: OwnEngine, columns: int) -> bool:

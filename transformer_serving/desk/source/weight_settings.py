@@ -21,7 +21,8 @@ _NAMED_WEIGHTS = "transformers_weights"
 _OF_MODEL = ("model_kwargs", "model_args")
 _HARMLESS = (
     *("dtype", "torch_dtype", "attn_implementation", "trust_remote_code"),
-    *("add_pooling_layer", "low_cpu_mem_usage"),
+    *("add_pooling_layer", "low_cpu_mem_usage", "use_cache", "device_map", "reference_compile"),
+    *("subfolder", "token", "cache_dir", "revision", "local_files_only"),
 )
 _OF_CONFIG = ("config_kwargs", "config_args")
 _OTHER_CONFIGS = ("_configuration_file", "gguf_file", _NAMED_WEIGHTS)
