@@ -232,7 +232,9 @@ def test_what_is_reserved_is_told_and_not_what_is_used(
     with running(
         lambda: CountingPipeline(blocks=blocks), max_running=3, kv_blocks=blocks
     ) as engine:
-        callers = submitted(engine, *[long] * 4)
+        # Its thread takes all of them at once.
+        with engine._news:
+            callers = submitted(engine, *[long] * 4)
         while sum(one.begun.is_set() for one in callers) < runs:
             time.sleep(0.001)
         assert engine.counts.cache_reserved == pytest.approx(reserved)
@@ -240,6 +242,17 @@ def test_what_is_reserved_is_told_and_not_what_is_used(
             one.left = True
             one.end()
     assert engine.counts.cache_reserved == 0
+
+
+def test_what_a_health_check_has_of_its_own_room_is_not_reserved() -> None:
+    long = call(7, new=50_000, first=True)
+    with running(lambda: CountingPipeline(blocks=4_000), max_running=3, kv_blocks=4_000) as engine:
+        [check] = submitted(engine, long)
+        assert check.begun.wait(60)
+        in_use = long.blocks - SPARE_BLOCKS
+        assert engine.counts.cache_reserved == pytest.approx(in_use / 4_000)
+        check.left = True
+        check.end()
 
 
 @pytest.mark.parametrize("callers", [1, 50, 1_024, 100_000])

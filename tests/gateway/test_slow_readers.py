@@ -24,7 +24,7 @@ END = b"0\r\n\r\n"
 EVENT = b"data: " + b"x" * 1_000_000 + b"\n\n"
 WHOLE = EVENT * 20
 # For a caller to take some of it, and more than that.
-UNREAD_S, LONGER_S = 1.0, 3.0
+UNREAD_S, LONGER_S = 2.0, 4.0
 
 
 class Stream:
@@ -176,7 +176,7 @@ async def test_who_reads_slowly_gets_all(app: App) -> None:
     async with asked(app, UNREAD_S) as (_, reader, _), asyncio.timeout(60):
         read = len(await reader.readuntil(b"\r\n\r\n"))
         while read < len(WHOLE):
-            await asyncio.sleep(LONGER_S * UNREAD_S / 100)
+            await asyncio.sleep(0.06)
             more = await reader.read(len(WHOLE) // 50)
             assert more
             read += len(more)

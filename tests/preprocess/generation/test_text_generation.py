@@ -427,18 +427,18 @@ async def test_the_first_token_is_waited_for_while_others_of_the_list_come(
 async def test_the_first_tokens_of_a_stream_are_waited_for_while_others_of_it_come(
     settings: Any, text_triton: TritonServer
 ) -> None:
-    """Two at a time: the third has its own behind all of the first, which takes longer than is
-    waited for where none comes."""
+    """Two at a time: the last has its own behind all of six, which take longer than is waited for
+    where none comes."""
     write_model(text_triton.repository, "pairs", places=2)
     text_triton.client().load_model("pairs")
-    settings(FIRST_TOKEN_S="1")
-    parameters = {"max_new_tokens": 32, "num_return_sequences": 4}
+    settings(FIRST_TOKEN_S="3")
+    parameters = {"max_new_tokens": 32, "num_return_sequences": 8}
     events = await Asker("pairs", fields()).events(
         {"text": "slow w30 w31", "parameters": parameters}
     )
     ends = [row["finish_reason"] for row in events[:-1] if "finish_reason" in row]
-    assert (ends, events[-1]) == (["length"] * 4, "[DONE]")
-    assert lived(text_triton, "pairs") == ["ended 32"] * 4
+    assert (ends, events[-1]) == (["length"] * 8, "[DONE]")
+    assert lived(text_triton, "pairs") == ["ended 32"] * 8
     assert seats.taken == 0
 
 
