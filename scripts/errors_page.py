@@ -56,8 +56,8 @@ cache is full, Retry-After is always 1 s.
 Of a request in the queue whose deadline has passed, or whose caller left, nothing is computed that
 no call holds yet. A request with `timeout_ms` that could not be answered by then is 503 at once, or
 504 when its turn comes and it cannot be any more; one for generated text is 504 when its time is
-over. Where no text is generated the engine has 300 s for one call, whatever time the request has: then it
-is 504, too.
+over. Where no text is generated the engine has 300 s for one call, whatever time the request has:
+then it is 504, too.
 """
 
 _TEXT = """
