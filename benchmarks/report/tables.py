@@ -76,7 +76,7 @@ def _renewed(results: Results, part: str) -> str:
 def readme_text(results: Results) -> str:
     """The short table: five rows, and the date."""
     head = ("", "engine", "texts/s, `ab -c 128`", "one at a time, ms", "texts/s, 32 a request",
-            "ours, gateway, does at least")  # fmt: skip
+            "our gateway does at least")  # fmt: skip
     rows = []
     for row in results.measured("seed", computes=True):
         if row.name not in _SHORT:

@@ -239,7 +239,14 @@ def test_the_notes_after_an_install_name_what_is_there() -> None:
     for name in ("service/demo-control-plane 8008", "service/demo-inference 8080"):
         assert f"--namespace serving port-forward {name}" in notes
     # With a stack in .stack it would go there, whatever the variables say.
-    assert "deploy BUNDLE --endpoint NAME --state none\n" in notes
+    assert "&& transformer-serving deploy BUNDLE --endpoint NAME --state none\n" in notes
+
+
+def test_the_notes_after_an_install_with_keys_give_one() -> None:
+    values = {"local": {"enabled": True}, "access": {"keysSecret": "keys"}}
+    notes = chart().render(values, name="demo", namespace="serving")
+    deploy = "TRANSFORMER_SERVING_KEY=KEY transformer-serving deploy BUNDLE"
+    assert f"&& {deploy}" in notes["transformer-serving/templates/NOTES.txt"]
 
 
 REQUESTS: dict[str, tuple[dict[str, Any], str | None]] = {

@@ -140,7 +140,7 @@ batch_option = click.option(
 )  # fmt: skip
 max_length_option = click.option(
     "--max-length", type=click.IntRange(1), metavar="TOKENS",
-    help="Longest text.  [default: the model's; convert takes at most 8192 unasked]",
+    help="Longest text.  [default: the model's, but at most 8192]",
 )  # fmt: skip
 sign_option = click.option(
     "--sign", "sign_key", type=click.Path(path_type=Path), metavar="KEY",
