@@ -141,7 +141,7 @@ def test_answers_are_those_of_serve(door: Server) -> None:
     assert [np.frombuffer(one, "<f4").tolist() for one in found] == vectors
     plain = {"inputs": [TEA, RAIN], "normalize": False}
     assert ask(door, "/tei/vectors/embed", plain).json == vectors
-    assert ask(door, "/hf/vectors", {"inputs": [TEA, RAIN]}).json == vectors
+    assert ask(door, "/hf/vectors", plain).json == vectors
     v1 = ask(door, "/v1/models/vectors:predict", {"instances": [TEA, RAIN]})
     assert v1.json == {"predictions": served.json}
 
