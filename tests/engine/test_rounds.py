@@ -25,6 +25,7 @@ from tests.stand_in import names as naming, nvidia_smi
 from transformer_serving.contract.gate.server_facts import Gpu
 from transformer_serving.engine.controller import failures, look, state
 from transformer_serving.engine.controller.control_plane.served import Served
+from transformer_serving.engine.controller.deployment import Deployment
 from transformer_serving.engine.controller.failures import FailedChanges
 from transformer_serving.engine.controller.files.local_copy import LocalCopy
 from transformer_serving.engine.controller.first_loads import TRITON_AWAY
@@ -197,6 +198,29 @@ def test_a_load_that_fails_is_a_figure_while_the_version_before_serves(
     one.plane.add("m", write_onnx(tmp_path / "after", scale=2.0))
     one.until(lambda: f"{failed} 1\n" in one.page())
     assert one.row("m")["ready"]
+
+
+def test_a_grace_that_cannot_be_ended_holds_back_no_reload(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk: what lies there can be loaded all the same."""
+    load = one.triton.load
+
+    def both(model: str, version: int) -> None:
+        load(model, version)
+        one.triton.ready[model] = frozenset({101, version})
+
+    monkeypatch.setattr(one.triton, "load", both)
+    monkeypatch.setattr(Deployment, "retire", full)
+    monkeypatch.setattr(failures, "FAILED", Pauses(600.0, 1, 600.0))
+    one.plane.add("m", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    one.until(lambda: one.row("m")["bundle_version"] == 101)
+    one.plane.add("m", write_bundle(tmp_path / "b", 202), preprocess_of(202))
+    one.until(lambda: "No space left" in (one.row("m")["reason"] or ""))
+    assert one.row("m")["ready"]
+    one.triton.ready = {}
+    one.until(lambda: not one.row("m")["ready"])
+    one.until(lambda: one.row("m")["ready"])
 
 
 def test_what_serves_is_put_back_while_its_update_is_on_its_way(

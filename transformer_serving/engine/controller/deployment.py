@@ -156,7 +156,7 @@ class Deployment:
 
     def retire(self, record: ModelRecord, now: float) -> None:
         """Drop the versions whose grace is over."""
-        self.begins(record.model, record.fingerprint)
+        self.begins(record.model, record.retirement)
         after = reduced(record, record.kept(now))
         self._install(after)
         try:

@@ -88,7 +88,7 @@ def _action(model: str, situation: Situation) -> Action | None:
     # A worker that does not know of the newest yet asks for the one before.
     is_known = model not in situation.unknown
     over = is_known and len(record.kept(situation.now)) < len(record.versions)
-    if not lost and over and _free(model, record.fingerprint, situation):
+    if not lost and over and _free(model, record.retirement, situation):
         return Retire()
     return None
 

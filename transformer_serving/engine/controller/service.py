@@ -218,23 +218,24 @@ class Service:
         elif self._claim(model, action):
             # Only now, as an update may have been at it.
             record = self._state.records().get(model)
-            fingerprint = REMOVAL if record is None else record.fingerprint
-            job = _nothing
+            fingerprint, job = REMOVAL, _nothing
             if model == PROOF_MODEL:
                 job = self._prover.clear
             elif isinstance(action, Remove):
-                fingerprint, job = REMOVAL, partial(self._deployment.remove, model)
+                job = partial(self._deployment.remove, model)
             elif record is not None:
-                job = self._job_of(action, record, now)
+                fingerprint, job = self._job_of(action, record, now)
             self._begin(model, action, fingerprint, job, proof=proof)
 
-    def _job_of(self, action: Action, record: ModelRecord, now: float) -> Callable[[], None]:
+    def _job_of(
+        self, action: Action, record: ModelRecord, now: float
+    ) -> tuple[str, Callable[[], None]]:
         steps = self._deployment
         if isinstance(action, Reload):
-            return partial(steps.reload, record)
+            return record.fingerprint, partial(steps.reload, record)
         if isinstance(action, Withdraw):
-            return partial(steps.triton.unload, record.model)
-        return partial(steps.retire, record, now)
+            return record.fingerprint, partial(steps.triton.unload, record.model)
+        return record.retirement, partial(steps.retire, record, now)
 
     def _claim(self, model: str, action: Action) -> bool:
         if isinstance(action, Remove):
@@ -308,7 +309,8 @@ class Service:
         """A failure of something that is no longer asked for is over."""
         wanted = self._sync.wanted or {}
         asked = {(model, served.fingerprint) for model, served in wanted.items()}
-        asked |= {(model, record.fingerprint) for model, record in self._state.records().items()}
+        for model, record in self._state.records().items():
+            asked |= {(model, record.fingerprint), (model, record.retirement)}
         self._failures.forget(asked, wanted)
         self._state.keep_unread(wanted)
         self._fetches.forget(wanted)
