@@ -27,7 +27,7 @@ from transformer_serving.engine.controller.served_versions import (
     reduced,
     served_config,
 )
-from transformer_serving.engine.controller.triton.server import LoadFailed, Triton
+from transformer_serving.engine.controller.triton.server import LoadFailed, Triton, TritonAway
 from transformer_serving.engine.controller.trust import REFUSALS, Trust
 from transformer_serving.engine.controller.verified_files import verified_version
 from transformer_serving.engine.errors import EngineError
@@ -279,9 +279,15 @@ class Deployment:
         while True:
             if not self.is_wanted(served):
                 raise EngineError("another one was asked for while this one waited")
+            try:
+                loaded = self.triton.loaded()
+            except TritonAway:
+                # It is only late, or comes back without the old one.
+                self.sleep(_LOOK_S)
+                continue
             # Of one that Triton has lost nothing is left to keep: what is proven takes its place at
             # once, as what is put back does.
-            if old.number not in self.triton.loaded().get(served.model, ()):
+            if old.number not in loaded.get(served.model, ()):
                 return
             if self.notices.left_s(began):
                 self.sleep(_LOOK_S)
