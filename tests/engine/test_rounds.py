@@ -223,6 +223,32 @@ def test_a_grace_that_cannot_be_ended_holds_back_no_reload(
     one.until(lambda: one.row("m")["ready"])
 
 
+@pytest.mark.parametrize("is_bundle", [True, False])
+def test_files_that_are_damaged_here_are_fetched_though_the_endpoint_alone_has_changed(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bundle: bool
+) -> None:
+    """Of a bundle its manifest tells, of any other file Triton does."""
+    monkeypatch.setattr(failures, "FAILED", Pauses(0.0, 1, 0.0))
+    source = write_bundle(tmp_path / "n", 101) if is_bundle else write_onnx(tmp_path / "n")
+    code = preprocess_of(101 if is_bundle else None)
+    one.plane.add("n", source, code)
+    one.until(lambda: one.row("n").get("ready") and not one.service._jobs)
+    [served] = (one.folder / "models" / "n").glob("*/model.onnx")
+    good = served.read_bytes()
+    served.write_bytes(good[:-1])
+
+    def read() -> None:
+        if served.read_bytes() != good:
+            raise EngineError("Triton cannot read it")
+
+    one.triton.before["load"] = read
+    fields = dataclasses.replace(FIELDS, auxiliary=None if is_bundle else {"max_batch_size": 4})
+    one.plane.add("n", source, code, fields=fields)
+    wanted = one.plane.served["n"].fingerprint
+    one.until(lambda: one.service._state.records()["n"].fingerprint == wanted)
+    assert served.read_bytes() == good
+
+
 def test_what_serves_is_put_back_while_its_update_is_on_its_way(
     one: Rounds, tmp_path: Path
 ) -> None:

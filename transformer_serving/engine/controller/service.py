@@ -31,6 +31,7 @@ from transformer_serving.engine.controller.plan import (
     Remove,
     Situation,
     Withdraw,
+    files_may_be_why,
     plan,
 )
 from transformer_serving.engine.controller.proving.machine import read_machine
@@ -248,7 +249,9 @@ class Service:
         fetched = self._fetches.take(served)
         if fetched is None:
             _log.info("%s: fetch", model)
-            self._fetches.start(served, record)
+            # Without a record nothing of what lies here is taken for the endpoint's.
+            anew = files_may_be_why(model, served.fingerprint, self._failures.now)
+            self._fetches.start(served, None if anew else record)
             return
         try:
             job = partial(self._deployment.take, served, record, fetched)
