@@ -23,7 +23,7 @@ from tests.engine.text_models import write_onnx
 from tests.engine.triton_server import wait_until
 from tests.stand_in import names as naming, nvidia_smi
 from transformer_serving.contract.gate.server_facts import Gpu
-from transformer_serving.engine.controller import failures, look, state
+from transformer_serving.engine.controller import failures, figures, look, state
 from transformer_serving.engine.controller.control_plane.served import Served
 from transformer_serving.engine.controller.deployment import Deployment
 from transformer_serving.engine.controller.failures import FailedChanges
@@ -168,6 +168,30 @@ def test_what_fails_beside_a_look_is_told_and_the_look_counts(
     one.until(lambda: raised > 3)
     assert one.row("m")["ready"]
     assert len([row for row in caplog.records if row.levelno == logging.ERROR]) == 1
+
+
+def test_what_clearml_is_not_told_is_in_the_log_once(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused: list[str] = []
+
+    def refuse(text: str) -> None:
+        refused.append(text)
+        raise EngineError("this account may create no task")
+
+    monkeypatch.setattr(one.plane, "report", refuse)
+    monkeypatch.setattr(one.plane, "report_figures", refuse)
+    monkeypatch.setattr(figures, "read_page", lambda url, timeout_s: "")
+    monkeypatch.setattr(figures, "_EVERY_S", 0.0)
+    one.service._figures = figures.TritonFigures("of nobody", lambda: frozenset())
+    for name in ("n", "o"):
+        one.plane.add(name, write_onnx(tmp_path / name))
+    one.until(lambda: sum(map(bool, refused)) > 1 and refused.count("") > 1)
+    told = sorted(row.message for row in caplog.records if "may create no task" in row.message)
+    assert [line.partition(":")[0] for line in told] == [
+        "the figures for ClearML",
+        "the report to ClearML",
+    ]
 
 
 @pytest.mark.parametrize("error", [EngineError("Triton refused it"), TritonAway("away")])

@@ -162,7 +162,7 @@ class Service:
         with self._faults.noted("rollouts and figures"):
             if self._sync.last is not None:
                 self._rollouts.take_when_due(self._sdk, self._publication.rows)
-            self._figures.report_when_due(self._sdk, self._control_plane)
+            self._figures.report_when_due(self._sdk, self._control_plane, self._faults)
 
     def _act(self, loaded: Loaded | None, now: float) -> None:
         # A late answer does not know yet what a job has done since it was asked for.
@@ -340,7 +340,8 @@ class Service:
 
     def _report(self, text: str) -> None:
         """To ClearML, whose calls may block."""
-        self._sdk.submit(self._control_plane.report, text)
+        report = partial(self._control_plane.report, text)
+        self._faults.submit(self._sdk, "the report to ClearML", report)
 
 
 def _nothing() -> None:
