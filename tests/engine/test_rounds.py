@@ -323,6 +323,72 @@ def test_what_serves_is_put_back_while_its_update_waits_for_its_turn(
     assert served.read_bytes() == after.read_bytes()
 
 
+@pytest.mark.parametrize("wants_another", [True, False])
+def test_what_nobody_asks_for_any_more_is_not_loaded_when_its_turn_comes(
+    one: Rounds, tmp_path: Path, caplog: pytest.LogCaptureFixture, wants_another: bool
+) -> None:
+    """It would take the place of what serves, which the workers ask for."""
+    turns = one.service._deployment._at_work
+    third = write_onnx(tmp_path / "third", scale=3.0)
+    with turns, turns:
+        one.plane.add("m", write_onnx(tmp_path / "second", scale=2.0))
+        one.until(lambda: one.service._jobs)
+        if wants_another:
+            one.plane.add("m", third)
+        else:
+            one.plane.remove("m")
+        one.until(lambda: one.service._sync.wanted == one.plane.served)
+    store = one.folder / "models" / ".versions" / "m"
+    if wants_another:
+        one.until(lambda: len(one.triton.loads) > 1 and not one.service._jobs)
+        served = one.folder / "models" / "m" / "1" / "model.onnx"
+        assert served.read_bytes() == third.read_bytes()
+        assert len(list(store.iterdir())) == 1
+    else:
+        one.until(lambda: "m" not in one.triton.ready and not one.service._jobs)
+        assert not store.exists()
+    assert one.triton.loads == ["m"] * (1 + wants_another)
+    assert one.state()["failures"] == []
+    assert not [row for row in caplog.records if row.levelno >= logging.ERROR]
+
+
+def test_a_proof_is_kept_for_others_where_nobody_asks_for_its_own_model_any_more(
+    one: Rounds, tmp_path: Path
+) -> None:
+    bundle = write_bundle(tmp_path / "after", 202, parity=True)
+    before = one.plane.served["m"]
+    with one.held("infer") as asked:
+        one.plane.add("m", bundle, preprocess_of(202))
+        one.until(asked.is_set)
+        one.plane.add("n", bundle, preprocess_of(202))
+        one.until(lambda: "n" in one.service._jobs._updates)
+        one.plane.add("m", Path(before.model_id))
+        one.until(lambda: one.service._sync.wanted == one.plane.served)
+    one.until(lambda: one.row("n").get("ready") and not one.service._jobs)
+    assert one.triton.loads == ["m", PROOF_MODEL, "n"]
+    assert one.service._state.records()["m"].fingerprint == before.fingerprint
+    assert one.row("m")["ready"]
+    assert one.row("m")["reason"] is None
+    assert one.state()["failures"] == []
+    assert len(list((one.folder / "models" / ".versions" / "m").iterdir())) == 1
+
+
+def test_what_nobody_asks_for_any_more_is_not_proven_when_its_turn_comes(
+    one: Rounds, tmp_path: Path
+) -> None:
+    before = one.plane.served["m"]
+    bundle = write_bundle(tmp_path / "after", 202, parity=True)
+    with one.service._prover._turn:
+        one.plane.add("m", bundle, preprocess_of(202))
+        one.until(lambda: one.service._prover.proving)
+        one.plane.add("m", Path(before.model_id))
+        one.until(lambda: one.service._sync.wanted == one.plane.served)
+    one.until(lambda: not one.service._jobs)
+    assert one.triton.loads == ["m"]
+    assert one.row("m")["reason"] is None
+    assert len(list((one.folder / "models" / ".versions" / "m").iterdir())) == 1
+
+
 def test_an_update_that_is_proven_waits_for_what_is_put_back(one: Rounds, tmp_path: Path) -> None:
     """Neither of the two ever sees what the other has half done."""
     bundle = write_bundle(tmp_path / "after", 202, parity=True)

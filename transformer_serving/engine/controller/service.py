@@ -293,6 +293,9 @@ class Service:
         for model, fingerprint, error in self._jobs.finished():
             if error is None:
                 self._failures.over(model, fingerprint)
+            elif isinstance(error, NotWanted):
+                _log.info("%s: the update to what is not asked for any more has ended", model)
+                self._failures.given_up(model, fingerprint)
             else:
                 self._fail(model, fingerprint, error, now)
         for served, error in self._fetches.failed():
