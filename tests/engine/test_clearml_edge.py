@@ -86,6 +86,30 @@ NAMES = """
     print("as it should be")
 """
 
+REFUSED_TASK = """
+    from types import SimpleNamespace
+
+    from clearml import Task
+    from transformer_serving.engine.controller.control_plane import clearml_edge
+
+    serving = Task.create(project_name="refused", task_name="served", task_type="service")
+    plane = clearml_edge.ClearmlControlPlane(serving.id)
+    plane.endpoints()
+    told = []
+    logger = SimpleNamespace(report_text=lambda text, print_console: told.append(text))
+    plane._processor._task.get_logger = lambda: logger
+
+    def create(**_):
+        raise ValueError("this account may create no task")
+
+    Task.create = create
+    try:
+        plane.report("a line")
+    except ValueError:
+        assert told == ["a line"], told
+        print("as it should be")
+"""
+
 FIGURES = """
     import time
 
@@ -302,6 +326,13 @@ def test_every_start_goes_on_with_the_task_of_the_one_before(run_sdk: RunSdk) ->
         done = run_sdk(NAMES)
         assert done.returncode == 0, done.stderr
         assert "as it should be" in done.stdout
+
+
+def test_a_line_comes_to_the_serving_task_where_ours_cannot_be_made(run_sdk: RunSdk) -> None:
+    """`deploy` waits for it there."""
+    done = run_sdk(REFUSED_TASK)
+    assert done.returncode == 0, done.stderr
+    assert "as it should be" in done.stdout
 
 
 def test_figures_go_on_where_the_run_before_ended(run_sdk: RunSdk) -> None:

@@ -158,17 +158,22 @@ def test_what_served_before_is_no_bundle_that_cannot_be_loaded() -> None:
     version = Version(2, "t", "", "onnxruntime", 2, True, "m", "c", 0.0)
     before = replace(version, number=1, bundle_version=1, drop_at=1.0)
     records = {"m": ModelRecord("m", "m", "a", (version, before), "")}
-    full = failed_again(None, "a", "OSError: No space left on device", 1.0, kind=Kind.UNREACHED)
+    full = "OSError: No space left on device"
     proving = Proving((), lambda _: None)
 
-    def told(*loaded: int) -> tuple[str | None, Kind | None, int, bool]:
-        now, failures = {"m": frozenset(loaded)}, {("m", "a"): full}
-        [row] = endpoint_rows(None, [], records, failures, now, proving)
+    def told(of: str, *loaded: int) -> tuple[str | None, Kind | None, int, bool]:
+        failures = {("m", of): failed_again(None, of, full, 1.0, kind=Kind.UNREACHED)}
+        [row] = endpoint_rows(None, [], records, failures, {"m": frozenset(loaded)}, proving)
         return row.reason, row.failure, row.tries, row.ready
 
-    cannot = f"{BEFORE_IT}: OSError: No space left on device"
-    assert told(1, 2) == told(2) == (cannot, None, 0, True)
-    assert told(1) == ("OSError: No space left on device", Kind.UNREACHED, 1, False)
+    end = records["m"].retirement
+    cannot = f"{BEFORE_IT}: {full}"
+    assert told("a", 2) == told(end, 2) == told(end, 1, 2) == (cannot, None, 0, True)
+    assert told("a", 1) == (full, Kind.UNREACHED, 1, False)
+    # That does not keep it from being loaded.
+    assert told(end, 1) == ("loading", None, 0, False)
+    records["m"] = replace(records["m"], versions=(version,))
+    assert told(end, 2) == (None, None, 0, True)
 
 
 def test_a_failed_proof_stays_failed_while_it_is_tried_again() -> None:

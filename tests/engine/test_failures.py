@@ -77,6 +77,18 @@ def test_kept_failures_that_cannot_be_read_cost_no_record(tmp_path: Path, kept: 
     assert path.exists()
 
 
+def test_what_is_given_up_is_as_it_was_before(tmp_path: Path) -> None:
+    state = StateFile(tmp_path / "state.json")
+    state.publish({"controller": {}})
+    failed = FailedChanges(state, 0.0)
+    failed.take("m", "a", BackendDied("a"), 0.0)
+    before = dict(failed.now)
+    failed.begin("m", "a", 10.0)
+    failed.given_up("m", "a")
+    assert failed.now == before
+    assert FailedChanges(StateFile(tmp_path / "state.json"), 20.0).now == before
+
+
 def test_what_is_no_longer_asked_for_is_over(tmp_path: Path) -> None:
     failed = FailedChanges(StateFile(tmp_path / "state.json"), 0.0)
     failed.take("m", "a", LoadFailed("a"), 0.0)

@@ -72,6 +72,10 @@ class World(RuleBasedStateMachine):
         self.now = 1000.0
         self.lost: set[str] = set()
         self.unproven: set[str] = set()
+        # What was tried as a whole, to load it again or to fetch it, and failed since it served.
+        self.unloadable: set[tuple[str, str]] = set()
+        # Nothing can be fetched then, nor a grace be ended; what lies there can be loaded again.
+        self.disk_is_full = False
 
     @rule(model=MODELS, fingerprint=FINGERPRINTS)
     def add(self, model: str, fingerprint: str) -> None:
@@ -109,6 +113,25 @@ class World(RuleBasedStateMachine):
         if model in self.records:
             self.damaged.add((model, self.records[model].fingerprint))
 
+    @rule(is_full=st.booleans())
+    def the_disk_fills_or_is_cleared(self, is_full: bool) -> None:
+        self.disk_is_full = is_full
+
+    @precondition(lambda self: self.triton is not None)
+    @rule(model=MODELS, seconds=st.integers(1, 400))
+    def a_grace_ends_on_a_full_disk_and_triton_restarts(self, model: str, seconds: int) -> None:
+        self.reached, self.disk_is_full = True, False
+        for fingerprint in ("good1", "good2"):
+            self.endpoints[model] = fingerprint
+            self.now += 400
+            self.step()
+        self.disk_is_full = True
+        for _ in range(seconds):
+            self.now += 1
+            self.step()
+        self.triton = {}
+        self.lost = set(self.records)
+
     @rule()
     def nothing_can_be_loaded(self) -> None:
         """Neither what was served nor what is wanted."""
@@ -143,6 +166,7 @@ class World(RuleBasedStateMachine):
         self.reached = True
         self.endpoints = {m: f for m, f in self.endpoints.items() if f.startswith("good")}
         self.damaged = set()
+        self.disk_is_full = False
         for _ in range(6):
             self.step()
             self.now += 400
@@ -169,15 +193,13 @@ class World(RuleBasedStateMachine):
         elif isinstance(action, Reload):
             self.reload(self.records[model])
         elif isinstance(action, Retire):
-            record = self.records[model]
-            kept = tuple(v for v in record.versions if v.drop_at is None or v.drop_at > self.now)
-            assert len(kept) < len(record.versions)
-            self.serve(dataclasses.replace(record, versions=kept))
+            self.retire(self.records[model])
 
     def prepare(self, model: str) -> None:
         assert self.reached
         fingerprint = self.endpoints[model]
-        if fingerprint.startswith("bad"):
+        if fingerprint.startswith("bad") or self.disk_is_full:
+            self.unloadable.add((model, fingerprint))
             self.fail(model, fingerprint)
             return
         self.damaged.discard((model, fingerprint))
@@ -191,9 +213,19 @@ class World(RuleBasedStateMachine):
 
     def reload(self, record: ModelRecord) -> None:
         if (record.model, record.fingerprint) in self.damaged:
+            self.unloadable.add((record.model, record.fingerprint))
             self.fail(record.model, record.fingerprint)
         else:
             self.serve(record)
+
+    def retire(self, record: ModelRecord) -> None:
+        kept = tuple(v for v in record.versions if v.drop_at is None or v.drop_at > self.now)
+        assert len(kept) < len(record.versions)
+        if self.disk_is_full or (record.model, record.fingerprint) in self.damaged:
+            self.fail(record.model, record.retirement)
+        else:
+            self.serve(dataclasses.replace(record, versions=kept))
+            self.failures.pop((record.model, record.retirement), None)
 
     def fail(self, model: str, fingerprint: str) -> None:
         failure = self.failures.get((model, fingerprint))
@@ -208,6 +240,19 @@ class World(RuleBasedStateMachine):
         self.lost.discard(record.model)
         self.unproven.discard(record.model)
         self.failures.pop((record.model, record.fingerprint), None)
+        self.unloadable.discard((record.model, record.fingerprint))
+
+    @invariant()
+    def what_is_lost_is_put_back_at_once(self) -> None:
+        """No failure of anything else holds it back, or makes it a download."""
+        if getattr(self, "triton", None) is None:
+            return
+        planned = self.planned()
+        for model in self.lost & set(self.records):
+            record = self.records[model]
+            asked_for = not self.reached or model in self.endpoints
+            if asked_for and (model, record.fingerprint) not in self.unloadable:
+                assert planned.get(model) == Reload()
 
     @invariant()
     def last_good_state_serves(self) -> None:

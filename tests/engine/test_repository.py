@@ -29,7 +29,7 @@ from transformer_serving.engine.controller.proving.prover import PROOF_MODEL, Pr
 from transformer_serving.engine.controller.records import ModelRecord
 from transformer_serving.engine.controller.service import ControllerSettings, Service
 from transformer_serving.engine.controller.state import StateFile
-from transformer_serving.engine.controller.triton.server import LoadFailed
+from transformer_serving.engine.controller.triton.server import LoadFailed, TritonAway
 from transformer_serving.engine.controller.trust import Trust
 from transformer_serving.engine.errors import EngineError
 from transformer_serving.engine.proof.calls import calls
@@ -185,10 +185,18 @@ def test_a_crash_at_any_moment_leaves_the_old_state_or_the_new_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "slept_s", "served"), [(None, 150, 202), ("lost", 12, 202), ("other", 12, 101)]
+    ("meanwhile", "slept_s", "served"),
+    [
+        (None, 150, 202),
+        ("lost", 12, 202),
+        ("other", 12, 101),
+        ("late", 150, 202),
+        ("restarted", 20, 202),
+    ],
 )
 def test_a_version_that_must_come_alone_waits_until_the_workers_know_of_it(
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     meanwhile: str | None,
     slept_s: float,
@@ -209,7 +217,16 @@ def test_a_version_that_must_come_alone_waits_until_the_workers_know_of_it(
         if len(slept) == 12 and meanwhile == "other":
             machine.plane.add("m", first, preprocess_of(101))
 
+    def loaded() -> dict[str, frozenset[int]]:
+        if len(slept) == 12 and meanwhile == "late":
+            raise TritonAway("it does not answer")
+        if 12 <= len(slept) < 20 and meanwhile == "restarted":
+            machine.triton.ready = {}
+            raise TritonAway("it does not answer")
+        return machine.triton.ready
+
     machine = Machine(tmp_path, lambda version: True)
+    monkeypatch.setattr(machine.triton, "loaded", loaded)
     machine.steps = dataclasses.replace(
         machine.steps, notices=Known(lambda: len(slept) == 150), sleep=sleep
     )

@@ -23,8 +23,9 @@ from tests.engine.text_models import write_onnx
 from tests.engine.triton_server import wait_until
 from tests.stand_in import names as naming, nvidia_smi
 from transformer_serving.contract.gate.server_facts import Gpu
-from transformer_serving.engine.controller import failures, look, state
+from transformer_serving.engine.controller import failures, figures, look, state
 from transformer_serving.engine.controller.control_plane.served import Served
+from transformer_serving.engine.controller.deployment import Deployment
 from transformer_serving.engine.controller.failures import FailedChanges
 from transformer_serving.engine.controller.files.local_copy import LocalCopy
 from transformer_serving.engine.controller.first_loads import TRITON_AWAY
@@ -169,6 +170,30 @@ def test_what_fails_beside_a_look_is_told_and_the_look_counts(
     assert len([row for row in caplog.records if row.levelno == logging.ERROR]) == 1
 
 
+def test_what_clearml_is_not_told_is_in_the_log_once(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused: list[str] = []
+
+    def refuse(text: str) -> None:
+        refused.append(text)
+        raise EngineError("this account may create no task")
+
+    monkeypatch.setattr(one.plane, "report", refuse)
+    monkeypatch.setattr(one.plane, "report_figures", refuse)
+    monkeypatch.setattr(figures, "read_page", lambda url, timeout_s: "")
+    monkeypatch.setattr(figures, "_EVERY_S", 0.0)
+    one.service._figures = figures.TritonFigures("of nobody", lambda: frozenset())
+    for name in ("n", "o"):
+        one.plane.add(name, write_onnx(tmp_path / name))
+    one.until(lambda: sum(map(bool, refused)) > 1 and refused.count("") > 1)
+    told = sorted(row.message for row in caplog.records if "may create no task" in row.message)
+    assert [line.partition(":")[0] for line in told] == [
+        "the figures for ClearML",
+        "the report to ClearML",
+    ]
+
+
 @pytest.mark.parametrize("error", [EngineError("Triton refused it"), TritonAway("away")])
 def test_a_triton_that_does_not_say_what_it_has_is_asked_again(
     one: Rounds, error: Exception
@@ -197,6 +222,55 @@ def test_a_load_that_fails_is_a_figure_while_the_version_before_serves(
     one.plane.add("m", write_onnx(tmp_path / "after", scale=2.0))
     one.until(lambda: f"{failed} 1\n" in one.page())
     assert one.row("m")["ready"]
+
+
+def test_a_grace_that_cannot_be_ended_holds_back_no_reload(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk: what lies there can be loaded all the same."""
+    load = one.triton.load
+
+    def both(model: str, version: int) -> None:
+        load(model, version)
+        one.triton.ready[model] = frozenset({101, version})
+
+    monkeypatch.setattr(one.triton, "load", both)
+    monkeypatch.setattr(Deployment, "retire", full)
+    monkeypatch.setattr(failures, "FAILED", Pauses(600.0, 1, 600.0))
+    one.plane.add("m", write_bundle(tmp_path / "a", 101), preprocess_of(101))
+    one.until(lambda: one.row("m")["bundle_version"] == 101)
+    one.plane.add("m", write_bundle(tmp_path / "b", 202), preprocess_of(202))
+    one.until(lambda: "No space left" in (one.row("m")["reason"] or ""))
+    assert one.row("m")["ready"]
+    one.triton.ready = {}
+    one.until(lambda: not one.row("m")["ready"])
+    one.until(lambda: one.row("m")["ready"])
+
+
+@pytest.mark.parametrize("is_bundle", [True, False])
+def test_files_that_are_damaged_here_are_fetched_though_the_endpoint_alone_has_changed(
+    one: Rounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bundle: bool
+) -> None:
+    """Of a bundle its manifest tells, of any other file Triton does."""
+    monkeypatch.setattr(failures, "FAILED", Pauses(0.0, 1, 0.0))
+    source = write_bundle(tmp_path / "n", 101) if is_bundle else write_onnx(tmp_path / "n")
+    code = preprocess_of(101 if is_bundle else None)
+    one.plane.add("n", source, code)
+    one.until(lambda: one.row("n").get("ready") and not one.service._jobs)
+    [served] = (one.folder / "models" / "n").glob("*/model.onnx")
+    good = served.read_bytes()
+    served.write_bytes(good[:-1])
+
+    def read() -> None:
+        if served.read_bytes() != good:
+            raise EngineError("Triton cannot read it")
+
+    one.triton.before["load"] = read
+    fields = dataclasses.replace(FIELDS, auxiliary=None if is_bundle else {"max_batch_size": 4})
+    one.plane.add("n", source, code, fields=fields)
+    wanted = one.plane.served["n"].fingerprint
+    one.until(lambda: one.service._state.records()["n"].fingerprint == wanted)
+    assert served.read_bytes() == good
 
 
 def test_what_serves_is_put_back_while_its_update_is_on_its_way(
@@ -247,6 +321,72 @@ def test_what_serves_is_put_back_while_its_update_waits_for_its_turn(
     one.until(lambda: len(one.triton.loads) == 3 and not one.service._jobs)
     served = one.folder / "models" / "m" / "1" / "model.onnx"
     assert served.read_bytes() == after.read_bytes()
+
+
+@pytest.mark.parametrize("wants_another", [True, False])
+def test_what_nobody_asks_for_any_more_is_not_loaded_when_its_turn_comes(
+    one: Rounds, tmp_path: Path, caplog: pytest.LogCaptureFixture, wants_another: bool
+) -> None:
+    """It would take the place of what serves, which the workers ask for."""
+    turns = one.service._deployment._at_work
+    third = write_onnx(tmp_path / "third", scale=3.0)
+    with turns, turns:
+        one.plane.add("m", write_onnx(tmp_path / "second", scale=2.0))
+        one.until(lambda: one.service._jobs)
+        if wants_another:
+            one.plane.add("m", third)
+        else:
+            one.plane.remove("m")
+        one.until(lambda: one.service._sync.wanted == one.plane.served)
+    store = one.folder / "models" / ".versions" / "m"
+    if wants_another:
+        one.until(lambda: len(one.triton.loads) > 1 and not one.service._jobs)
+        served = one.folder / "models" / "m" / "1" / "model.onnx"
+        assert served.read_bytes() == third.read_bytes()
+        assert len(list(store.iterdir())) == 1
+    else:
+        one.until(lambda: "m" not in one.triton.ready and not one.service._jobs)
+        assert not store.exists()
+    assert one.triton.loads == ["m"] * (1 + wants_another)
+    assert one.state()["failures"] == []
+    assert not [row for row in caplog.records if row.levelno >= logging.ERROR]
+
+
+def test_a_proof_is_kept_for_others_where_nobody_asks_for_its_own_model_any_more(
+    one: Rounds, tmp_path: Path
+) -> None:
+    bundle = write_bundle(tmp_path / "after", 202, parity=True)
+    before = one.plane.served["m"]
+    with one.held("infer") as asked:
+        one.plane.add("m", bundle, preprocess_of(202))
+        one.until(asked.is_set)
+        one.plane.add("n", bundle, preprocess_of(202))
+        one.until(lambda: "n" in one.service._jobs._updates)
+        one.plane.add("m", Path(before.model_id))
+        one.until(lambda: one.service._sync.wanted == one.plane.served)
+    one.until(lambda: one.row("n").get("ready") and not one.service._jobs)
+    assert one.triton.loads == ["m", PROOF_MODEL, "n"]
+    assert one.service._state.records()["m"].fingerprint == before.fingerprint
+    assert one.row("m")["ready"]
+    assert one.row("m")["reason"] is None
+    assert one.state()["failures"] == []
+    assert len(list((one.folder / "models" / ".versions" / "m").iterdir())) == 1
+
+
+def test_what_nobody_asks_for_any_more_is_not_proven_when_its_turn_comes(
+    one: Rounds, tmp_path: Path
+) -> None:
+    before = one.plane.served["m"]
+    bundle = write_bundle(tmp_path / "after", 202, parity=True)
+    with one.service._prover._turn:
+        one.plane.add("m", bundle, preprocess_of(202))
+        one.until(lambda: one.service._prover.proving)
+        one.plane.add("m", Path(before.model_id))
+        one.until(lambda: one.service._sync.wanted == one.plane.served)
+    one.until(lambda: not one.service._jobs)
+    assert one.triton.loads == ["m"]
+    assert one.row("m")["reason"] is None
+    assert len(list((one.folder / "models" / ".versions" / "m").iterdir())) == 1
 
 
 def test_an_update_that_is_proven_waits_for_what_is_put_back(one: Rounds, tmp_path: Path) -> None:

@@ -27,10 +27,10 @@ from transformer_serving.engine.controller.served_versions import (
     reduced,
     served_config,
 )
-from transformer_serving.engine.controller.triton.server import LoadFailed, Triton
+from transformer_serving.engine.controller.triton.server import LoadFailed, Triton, TritonAway
 from transformer_serving.engine.controller.trust import REFUSALS, Trust
 from transformer_serving.engine.controller.verified_files import verified_version
-from transformer_serving.engine.errors import EngineError
+from transformer_serving.engine.errors import EngineError, NotWanted
 from transformer_serving.engine.model_config import ModelConfig, from_text
 
 # Models that are proven and loaded at a time.
@@ -83,28 +83,38 @@ class Deployment:
     def take(self, served: Served, record: ModelRecord | None, fetched: Version) -> None:
         """Prove and load what was fetched. The last good state is put back on a failure.
 
-        Until it is proven, what Triton has lost of that state is loaded again beside it.
+        Until it is proven, what Triton has lost of that state is loaded again beside it. Raises
+        NotWanted where nobody asks for it any more as it is to be proven, or to be loaded: it would
+        take the place of what the workers ask for.
         """
         new = dataclasses.replace(fetched, since=time.time())
         stack = contextlib.ExitStack
         with stack() as turn, stack() as alone, stack() as undo:
             try:
-                begins = partial(self.begins, served.model, served.fingerprint)
+                begins = partial(self._begins, served)
                 with self._turn_to_prove(new):
                     turn.enter_context(self._at_work)
                     self._prove(served.model, new, record, begins)
-                begins()
             finally:
                 record = alone.enter_context(self.alone(served.model))
                 undo.callback(self._put_back, served.model, record, new.token)
                 # From here on a record holds the files, or nobody does.
                 undo.callback(self.repository.release, new.token)
+            begins()
             if record is not None and (old := self._loaded_as(record, new)):
                 self._rename(served, record, old, new)
             else:
                 self._load(served, record, new, turn)
             undo.pop_all()
             self.repository.release(new.token)
+
+    def _begins(self, served: Served) -> None:
+        self._check_wanted(served)
+        self.begins(served.model, served.fingerprint)
+
+    def _check_wanted(self, served: Served) -> None:
+        if not self.is_wanted(served):
+            raise NotWanted("another one was asked for meanwhile, or none")
 
     def reload(self, record: ModelRecord) -> None:
         """Load the last good state again, without the versions whose grace is over; its links and
@@ -156,7 +166,7 @@ class Deployment:
 
     def retire(self, record: ModelRecord, now: float) -> None:
         """Drop the versions whose grace is over."""
-        self.begins(record.model, record.fingerprint)
+        self.begins(record.model, record.retirement)
         after = reduced(record, record.kept(now))
         self._install(after)
         try:
@@ -277,11 +287,16 @@ class Deployment:
             served.model, self.notices.left_s(began),
         )  # fmt: skip
         while True:
-            if not self.is_wanted(served):
-                raise EngineError("another one was asked for while this one waited")
+            self._check_wanted(served)
+            try:
+                loaded = self.triton.loaded()
+            except TritonAway:
+                # It is only late, or comes back without the old one.
+                self.sleep(_LOOK_S)
+                continue
             # Of one that Triton has lost nothing is left to keep: what is proven takes its place at
             # once, as what is put back does.
-            if old.number not in self.triton.loaded().get(served.model, ()):
+            if old.number not in loaded.get(served.model, ()):
                 return
             if self.notices.left_s(began):
                 self.sleep(_LOOK_S)

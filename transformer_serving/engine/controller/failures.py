@@ -114,6 +114,12 @@ class FailedChanges:
             self._begun.pop((model, fingerprint), None)
             self._keep()
 
+    def given_up(self, model: str, fingerprint: str) -> None:
+        """It ended, and neither did happen nor failed."""
+        with self._lock:
+            self._begun.pop((model, fingerprint), None)
+            self._keep()
+
     def serves(self, model: str, fingerprint: str) -> None:
         """Triton has it: a controller before this one did load it, and came to say no more."""
         if (model, fingerprint) in self._of_before:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 
 from transformer_serving.engine.controller.failures import reason_of
 from transformer_serving.engine.errors import EngineError
@@ -31,6 +32,15 @@ class Faults:
             yield
         except Exception as error:
             self._tell(doing, error)
+
+    def submit(self, pool: Executor, doing: str, step: Callable[[], object]) -> Future[None]:
+        """For a step of which nobody asks how it ended."""
+
+        def run() -> None:
+            with self.noted(doing):
+                step()
+
+        return pool.submit(run)
 
     def _tell(self, doing: str, error: Exception) -> None:
         """Of its text nothing is compared: it may name a file that each try calls otherwise."""

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import partial
 
 from transformer_serving.contract.naming import SERVED, name_fault
 from transformer_serving.engine.controller.control_plane.served import ControlPlane
+from transformer_serving.engine.controller.faults import Faults
 from transformer_serving.engine.controller.triton.connections import read_page
 from transformer_serving.engine.controller.triton.metric_rows import labels_of, version_of
 
@@ -71,13 +73,14 @@ class TritonFigures:
         self._due = time.monotonic() + _EVERY_S
         self._job: Future[None] | None = None
 
-    def report_when_due(self, pool: Executor, control_plane: ControlPlane) -> None:
+    def report_when_due(self, pool: Executor, control_plane: ControlPlane, faults: Faults) -> None:
         if self._url is None or time.monotonic() < self._due:
             return
         if self._job is not None and not self._job.done():
             return
         self._due = time.monotonic() + _EVERY_S
-        self._job = pool.submit(self._report, self._url, control_plane)
+        report = partial(self._report, self._url, control_plane)
+        self._job = faults.submit(pool, "the figures for ClearML", report)
 
     def _report(self, url: str, control_plane: ControlPlane) -> None:
         loaded = self._loaded()

@@ -81,24 +81,25 @@ def _action(model: str, situation: Situation) -> Action | None:
     lost = not record.numbers <= loaded
     if (lost or model in situation.unproven) and _free(model, record.fingerprint, situation):
         # Its files may be the reason that it could not be loaded last time: fetch them again.
-        broken = _refused(model, record.fingerprint, situation)
+        broken = files_may_be_why(model, record.fingerprint, situation.failures)
         return Prepare() if broken and wanted == record.fingerprint else Reload()
     if wanted is not None and wanted != record.fingerprint and _free(model, wanted, situation):
         return Prepare()
     # A worker that does not know of the newest yet asks for the one before.
     is_known = model not in situation.unknown
     over = is_known and len(record.kept(situation.now)) < len(record.versions)
-    if not lost and over and _free(model, record.fingerprint, situation):
+    if not lost and over and _free(model, record.retirement, situation):
         return Retire()
     return None
 
 
-def _refused(model: str, fingerprint: str, situation: Situation) -> bool:
-    """Whether its files may be why: each second time where they were refused, and each third also
-    where its process died or they could not be read, for what lies here may be damaged. Not each
-    time, for the store may be away, or hold others by now than those that are good here.
+def files_may_be_why(model: str, fingerprint: str, failures: Failures) -> bool:
+    """Whether what failed is to be fetched anew: each second time where its files were refused, and
+    each third also where its process died or they could not be read, for what lies here may be
+    damaged. Not each time, for the store may be away, or hold others by now than those that are
+    good here.
     """
-    failure = situation.failures.get((model, fingerprint))
+    failure = failures.get((model, fingerprint))
     if failure is None:
         return False
     if failure.kind is Kind.REFUSED:

@@ -63,6 +63,13 @@ class ModelRecord:
         )
 
     @property
+    def retirement(self) -> str:
+        """The fingerprint of what drops those whose grace is over. Where that fails, as on a full
+        disk, what serves can be loaded again all the same: the one must not hold back the other.
+        """
+        return f"{self.fingerprint} retirement"
+
+    @property
     def numbers(self) -> frozenset[int]:
         return frozenset(version.number for version in self.versions)
 

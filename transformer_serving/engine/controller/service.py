@@ -31,6 +31,7 @@ from transformer_serving.engine.controller.plan import (
     Remove,
     Situation,
     Withdraw,
+    files_may_be_why,
     plan,
 )
 from transformer_serving.engine.controller.proving.machine import read_machine
@@ -161,7 +162,7 @@ class Service:
         with self._faults.noted("rollouts and figures"):
             if self._sync.last is not None:
                 self._rollouts.take_when_due(self._sdk, self._publication.rows)
-            self._figures.report_when_due(self._sdk, self._control_plane)
+            self._figures.report_when_due(self._sdk, self._control_plane, self._faults)
 
     def _act(self, loaded: Loaded | None, now: float) -> None:
         # A late answer does not know yet what a job has done since it was asked for.
@@ -218,23 +219,24 @@ class Service:
         elif self._claim(model, action):
             # Only now, as an update may have been at it.
             record = self._state.records().get(model)
-            fingerprint = REMOVAL if record is None else record.fingerprint
-            job = _nothing
+            fingerprint, job = REMOVAL, _nothing
             if model == PROOF_MODEL:
                 job = self._prover.clear
             elif isinstance(action, Remove):
-                fingerprint, job = REMOVAL, partial(self._deployment.remove, model)
+                job = partial(self._deployment.remove, model)
             elif record is not None:
-                job = self._job_of(action, record, now)
+                fingerprint, job = self._job_of(action, record, now)
             self._begin(model, action, fingerprint, job, proof=proof)
 
-    def _job_of(self, action: Action, record: ModelRecord, now: float) -> Callable[[], None]:
+    def _job_of(
+        self, action: Action, record: ModelRecord, now: float
+    ) -> tuple[str, Callable[[], None]]:
         steps = self._deployment
         if isinstance(action, Reload):
-            return partial(steps.reload, record)
+            return record.fingerprint, partial(steps.reload, record)
         if isinstance(action, Withdraw):
-            return partial(steps.triton.unload, record.model)
-        return partial(steps.retire, record, now)
+            return record.fingerprint, partial(steps.triton.unload, record.model)
+        return record.retirement, partial(steps.retire, record, now)
 
     def _claim(self, model: str, action: Action) -> bool:
         if isinstance(action, Remove):
@@ -247,7 +249,9 @@ class Service:
         fetched = self._fetches.take(served)
         if fetched is None:
             _log.info("%s: fetch", model)
-            self._fetches.start(served, record)
+            # Without a record nothing of what lies here is taken for the endpoint's.
+            anew = files_may_be_why(model, served.fingerprint, self._failures.now)
+            self._fetches.start(served, None if anew else record)
             return
         try:
             job = partial(self._deployment.take, served, record, fetched)
@@ -289,6 +293,9 @@ class Service:
         for model, fingerprint, error in self._jobs.finished():
             if error is None:
                 self._failures.over(model, fingerprint)
+            elif isinstance(error, NotWanted):
+                _log.info("%s: the update to what is not asked for any more has ended", model)
+                self._failures.given_up(model, fingerprint)
             else:
                 self._fail(model, fingerprint, error, now)
         for served, error in self._fetches.failed():
@@ -308,7 +315,8 @@ class Service:
         """A failure of something that is no longer asked for is over."""
         wanted = self._sync.wanted or {}
         asked = {(model, served.fingerprint) for model, served in wanted.items()}
-        asked |= {(model, record.fingerprint) for model, record in self._state.records().items()}
+        for model, record in self._state.records().items():
+            asked |= {(model, record.fingerprint), (model, record.retirement)}
         self._failures.forget(asked, wanted)
         self._state.keep_unread(wanted)
         self._fetches.forget(wanted)
@@ -335,7 +343,8 @@ class Service:
 
     def _report(self, text: str) -> None:
         """To ClearML, whose calls may block."""
-        self._sdk.submit(self._control_plane.report, text)
+        report = partial(self._control_plane.report, text)
+        self._faults.submit(self._sdk, "the report to ClearML", report)
 
 
 def _nothing() -> None:

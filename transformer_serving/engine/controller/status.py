@@ -101,7 +101,7 @@ def endpoint_rows(
             model,
             None if wanted is None else wanted[model],
             records.get(model),
-            _failures_of(model, wanted, records.get(model), failures),
+            _failures_of(model, wanted, records.get(model), failures, loaded or {}),
             None if loaded is None else loaded.get(model, frozenset()),
             proving,
             LOADING if model not in untrusted else UNTRUSTED,
@@ -134,10 +134,18 @@ def _failures_of(
     wanted: Mapping[str, Served] | None,
     record: ModelRecord | None,
     failures: Failures,
+    loaded: Mapping[str, frozenset[int]],
 ) -> list[FailedChange]:
-    """Of what is wanted first, then of the version in service."""
+    """Of what is wanted first, then of the version in service, and while that serves beside others
+    also why those do not go."""
     asked = [] if wanted is None else [wanted[model].fingerprint]
     asked += [] if record is None else [record.fingerprint]
+    if (
+        record is not None
+        and record.current.number in loaded.get(model, ())
+        and record.versions[1:]
+    ):
+        asked.append(record.retirement)
     return [failures[model, one] for one in dict.fromkeys(asked) if (model, one) in failures]
 
 
@@ -181,7 +189,8 @@ def _is_of_before(failed: FailedChange, record: ModelRecord | None, *, ready: bo
     """Whether what was to be loaded is, and the failure is of what was served before it: that its
     grace cannot be ended, as on a full disk, or that it cannot be loaded again.
     """
-    return ready and record is not None and failed.fingerprint == record.fingerprint
+    own = () if record is None else (record.fingerprint, record.retirement)
+    return ready and failed.fingerprint in own
 
 
 def _proof(

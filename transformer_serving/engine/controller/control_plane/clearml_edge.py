@@ -165,10 +165,9 @@ class ClearmlControlPlane:
 
     def report(self, text: str) -> None:
         processor = self._connected()
-        for task in (processor._task, self._engine_task(processor)):
-            task.get_logger().report_text(text, print_console=False)
-            # Somebody may wait for it at the desk; by itself the SDK sends every few seconds.
-            task.flush()
+        _tell(processor._task, text)
+        # An account that may create no task has none of ours, and whoever waits reads the other.
+        _tell(self._engine_task(processor), text)
 
     def report_figures(self, metrics: str) -> None:
         processor = self._connected()
@@ -276,6 +275,12 @@ class ClearmlControlPlane:
             fingerprint=hashlib.sha256(meaning.encode()).hexdigest(),
             content=f"{endpoint.model_id} {content}" if model is not None and model.uri else "",
         )
+
+
+def _tell(task: Task, text: str) -> None:
+    task.get_logger().report_text(text, print_console=False)
+    # Somebody may wait for it at the desk; by itself the SDK sends every few seconds.
+    task.flush()
 
 
 def _fields(endpoint: ModelEndpoint) -> EndpointFields:
