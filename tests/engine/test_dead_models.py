@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -61,45 +62,48 @@ _TALKER = """
 """
 
 
+@contextmanager
+def loaded(
+    server: TritonServer, name: str, source: str, **config: Any
+) -> Iterator[triton.InferenceServerClient]:
+    """A client of the Triton while it has the model."""
+    folder = server.repository / name
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    (folder / "1" / "model.py").write_text(textwrap.dedent(source))
+    written = build_config(name=name, backend="python", **config)
+    (folder / "config.pbtxt").write_text(to_text(written))
+    with closing(server.client()) as client:
+        client.load_model(name)
+        yield client
+        client.unload_model(name)
+
+
 @pytest.fixture
 def sixteen(
     triton_server: TritonServer, request: pytest.FixtureRequest
 ) -> Iterator[triton.InferenceServerClient]:
     """A client of a Triton that has the model, in one process or as many as the parameter says."""
-    folder = triton_server.repository / NAME
-    (folder / "1").mkdir(parents=True, exist_ok=True)
-    (folder / "1" / "model.py").write_text(textwrap.dedent(_MODEL))
-    config = build_config(
-        name=NAME, backend="python", max_batch_size=8,
-        instance_count=getattr(request, "param", 1),
+    with loaded(
+        triton_server, NAME, _MODEL,
+        max_batch_size=8, instance_count=getattr(request, "param", 1),
         inputs=[TensorConfig("input_ids", "INT32", (-1,))],
         outputs=[TensorConfig("output", "INT32", (-1,))],
-    )  # fmt: skip
-    (folder / "config.pbtxt").write_text(to_text(config))
-    with closing(triton_server.client()) as client:
-        client.load_model(NAME)
+    ) as client:  # fmt: skip
         yield client
-        client.unload_model(NAME)
 
 
 @pytest.fixture
 def talker(triton_server: TritonServer) -> Iterator[triton.InferenceServerClient]:
     """A client of a Triton that has the decoupled model."""
-    folder = triton_server.repository / TALKER
-    (folder / "1").mkdir(parents=True, exist_ok=True)
-    (folder / "1" / "model.py").write_text(textwrap.dedent(_TALKER))
-    config = build_config(
-        name=TALKER, backend="python", max_batch_size=0, decoupled=True,
+    with loaded(
+        triton_server, TALKER, _TALKER,
+        max_batch_size=0, decoupled=True,
         inputs=[
             TensorConfig("input_ids", "INT32", (-1,)), TensorConfig("options", "UINT8", (-1,)),
         ],
         outputs=[TensorConfig("token_ids", "INT32", (-1,))],
-    )  # fmt: skip
-    (folder / "config.pbtxt").write_text(to_text(config))
-    with closing(triton_server.client()) as client:
-        client.load_model(TALKER)
+    ) as client:  # fmt: skip
         yield client
-        client.unload_model(TALKER)
 
 
 def ask(client: triton.InferenceServerClient, tokens: int) -> None:

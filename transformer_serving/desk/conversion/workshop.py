@@ -15,6 +15,7 @@ from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.builders.room import room_told
 from transformer_serving.desk.builders.table import ENGINES, build_engine, ladder_of
 from transformer_serving.desk.export.cleaning import clean_onnx
+from transformer_serving.desk.export.endpoint_json import ending_at
 from transformer_serving.desk.export.onnx import ExportedGraph, export_onnx
 from transformer_serving.desk.failure import Failure, PrecisionRefused
 from transformer_serving.desk.parity.check import (
@@ -93,10 +94,9 @@ def lengths_of_others(
     """What those `compared` beside the bundle's `engine` would serve: it has all of its own, and of
     TensorRT each is a profile, so memory."""
     return {
-        other: (*(size for size in sizes.buckets if size < longest), longest)
+        other: ending_at(longest, call_sizes(ladder_of(other), seq_len).buckets)
         for other in compared
         if other != engine
-        for sizes in (call_sizes(ladder_of(other), seq_len),)
     }
 
 

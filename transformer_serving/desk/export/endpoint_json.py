@@ -5,7 +5,7 @@ Tested by tests/export/test_onnx.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,16 +46,20 @@ def cuts_unasked(task: str, own_limit: int | None, longest: int) -> bool:
     return task not in _UNCUT_TASKS
 
 
+def ending_at(longest: int, buckets: Iterable[int]) -> tuple[int, ...]:
+    """Those of `buckets` below the longest text, in order, and itself."""
+    return (*sorted({size for size in buckets if 0 < size < longest}), longest)
+
+
 def tokens_of(source: ModelSource, max_length: int | None, buckets: Sequence[int]) -> Tokens:
     """Lengths and padding of the endpoint. Raises ConversionRefused for a max_length too long, or
     without room for a text."""
     longest = max_length or min(source.max_length or _LONGEST_UNSAID, LONGEST_UNASKED)
     tokenizer = source.tokenizer
     tokenizer.check_longest(longest, source.max_length, source.head)
-    smaller = sorted({size for size in buckets if 0 < size < longest})
     return Tokens(
         max_length=longest,
-        buckets=(*smaller, longest),
+        buckets=ending_at(longest, buckets),
         pad_id=tokenizer.pad_id,
         pad_token=tokenizer.pad_token,
         pad_type_id=tokenizer.pad_type_id,

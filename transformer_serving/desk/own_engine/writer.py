@@ -24,7 +24,12 @@ from transformer_serving.desk.builders.table import ENGINES
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import BundleContent, check_target, write_bundle
-from transformer_serving.desk.export.endpoint_json import cuts_unasked, limits_of, remark_of_uncut
+from transformer_serving.desk.export.endpoint_json import (
+    cuts_unasked,
+    ending_at,
+    limits_of,
+    remark_of_uncut,
+)
 from transformer_serving.desk.failure import ConversionRefused
 from transformer_serving.desk.folder_replacement import place_of
 from transformer_serving.desk.own_engine.engine import (
@@ -176,7 +181,7 @@ def _tokens(own: OwnEngine, tokenizer: TokenizerFile, head: str) -> Tokens:
     tokenizer.check_longest(longest, None, head)
     return Tokens(
         max_length=longest,
-        buckets=(*(size for size in own.sizes.buckets if size < longest), longest),
+        buckets=ending_at(longest, own.sizes.buckets),
         pad_id=tokenizer.pad_id,
         pad_token=tokenizer.pad_token,
         pad_type_id=tokenizer.pad_type_id,

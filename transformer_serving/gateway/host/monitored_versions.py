@@ -36,7 +36,7 @@ def share_versions(processor_class: Any) -> None:
         except Exception as error:
             # The look itself must not miss it: this worker goes on with its own numbers.
             log.warning("versions of monitored models cannot be read: %s", type(error).__name__)
-        before = self._model_monitoring_endpoints.keys() - ()
+        before = set(self._model_monitoring_endpoints)
         found = update(self)
         # The host has written what is new to it, whatever it answers: faults.py has it say no.
         if rows is not None and self._model_monitoring_endpoints.keys() == before:
