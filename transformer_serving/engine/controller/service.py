@@ -7,11 +7,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from transformer_serving.engine.controller.actions import Actions
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
 from transformer_serving.engine.controller.deployment import Deployment
 from transformer_serving.engine.controller.failures import FailedChanges, reason_of
@@ -24,21 +25,11 @@ from transformer_serving.engine.controller.jobs import Jobs
 from transformer_serving.engine.controller.look import Loaded, Look
 from transformer_serving.engine.controller.metrics import MetricsPage
 from transformer_serving.engine.controller.notices import Notices
-from transformer_serving.engine.controller.plan import (
-    Action,
-    Prepare,
-    Reload,
-    Remove,
-    Situation,
-    Withdraw,
-    files_may_be_why,
-    plan,
-)
 from transformer_serving.engine.controller.proving.machine import read_machine
 from transformer_serving.engine.controller.proving.prover import PROOF_MODEL, ProofFailed, Prover
 from transformer_serving.engine.controller.proving.refusal_line import refusal_line
 from transformer_serving.engine.controller.publication import Publication
-from transformer_serving.engine.controller.records import REMOVAL, ModelRecord
+from transformer_serving.engine.controller.records import ModelRecord
 from transformer_serving.engine.controller.rollouts.taking import Rollouts
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.status import Proving, endpoint_rows
@@ -114,6 +105,10 @@ class Service:
         self._look = Look(triton, self._greet, self._graces.has, self._faults)
         self._head_start_ends = time.monotonic() + (_HEAD_START_S if state.records() else 0.0)
         self._failures = FailedChanges(state, time.time())
+        self._actions = Actions(
+            *(self._sync, state, repository, prover, self._trust, self._notices),
+            *(self._deployment, self._fetches, self._jobs, self._failures),
+        )
 
     def run(self, stop: threading.Event) -> None:
         self.recover()
@@ -167,111 +162,14 @@ class Service:
     def _act(self, loaded: Loaded | None, now: float) -> None:
         # A late answer does not know yet what a job has done since it was asked for.
         self._jobs.seen(self._look.asked_at)
-        records = self._state.records()
-        for model, record in records.items():
+        for model, record in self._state.records().items():
             if loaded is not None and record.numbers <= loaded.get(model, frozenset()):
                 self._failures.serves(model, record.fingerprint)
-        to_prove = self._prover.unproven(records.values())
-        unproven = to_prove | self._trust.unchecked(records)
-        for model, action in self._plan(loaded, unproven, now).items():
-            # What serves is put back also while its update is on its way; but no proof of it then,
-            # which would go before that of the update, nor what may take Triton from under it.
-            reload = isinstance(action, Reload)
-            waits = self._fetches.coming(model) and not reload
-            harms = model in unproven or self._failures.took_along(records.get(model))
-            beside = reload and not harms
-            if self._jobs.is_free(model, beside=beside) and not waits:
-                self._start(model, action, now, proof=reload and model in to_prove)
+        self._actions.begin_due(loaded, now)
         if loaded is not None and not self._jobs and self._head_start_ends:
             self._head_start_ends = 0.0
             # For the first sync, which nothing else is waited for.
             self._wake.set()
-
-    def _plan(
-        self, loaded: Loaded | None, unproven: frozenset[str], now: float
-    ) -> dict[str, Action]:
-        wanted, records = self._sync.wanted, self._state.records()
-        # Files of ours that no record knows: a crash in the middle of a first load.
-        leftover = set() if wanted is None else self._repository.models() - set(wanted)
-        leftover -= set(records)
-        # A proof that was cut short, by a crash of ours or a Triton that hung.
-        if PROOF_MODEL in (loaded or ()) and not self._prover.proving:
-            leftover.add(PROOF_MODEL)
-        return plan(
-            Situation(
-                wanted=None if wanted is None else {m: s.fingerprint for m, s in wanted.items()},
-                records=records,
-                failures=self._failures.now,
-                loaded=loaded,
-                now=now,
-                unproven=unproven,
-                leftover=frozenset(leftover),
-                untrusted=self._trust.untrusted(records),
-                unknown=self._notices.unknown(records.values()),
-            )
-        )
-
-    def _start(self, model: str, action: Action, now: float, *, proof: bool) -> None:
-        served = (self._sync.wanted or {}).get(model)
-        if isinstance(action, Prepare):
-            if served is not None:
-                self._start_update(served)
-        elif self._claim(model, action):
-            # Only now, as an update may have been at it.
-            record = self._state.records().get(model)
-            fingerprint, job = REMOVAL, _nothing
-            if model == PROOF_MODEL:
-                job = self._prover.clear
-            elif isinstance(action, Remove):
-                job = partial(self._deployment.remove, model)
-            elif record is not None:
-                fingerprint, job = self._job_of(action, record, now)
-            self._begin(model, action, fingerprint, job, proof=proof)
-
-    def _job_of(
-        self, action: Action, record: ModelRecord, now: float
-    ) -> tuple[str, Callable[[], None]]:
-        steps = self._deployment
-        if isinstance(action, Reload):
-            return record.fingerprint, partial(steps.reload, record)
-        if isinstance(action, Withdraw):
-            return record.fingerprint, partial(steps.triton.unload, record.model)
-        return record.retirement, partial(steps.retire, record, now)
-
-    def _claim(self, model: str, action: Action) -> bool:
-        if isinstance(action, Remove):
-            # It deletes the files of what has come, too: nothing is to be taken of that then.
-            self._fetches.leave(model)
-        return self._jobs.claim(model)
-
-    def _start_update(self, served: Served) -> None:
-        model, record = served.model, self._state.records().get(served.model)
-        fetched = self._fetches.take(served)
-        if fetched is None:
-            _log.info("%s: fetch", model)
-            # Without a record nothing of what lies here is taken for the endpoint's.
-            anew = files_may_be_why(model, served.fingerprint, self._failures.now)
-            self._fetches.start(served, None if anew else record)
-            return
-        try:
-            job = partial(self._deployment.take, served, record, fetched)
-            self._begin(model, Prepare(), served.fingerprint, job)
-        except BaseException:
-            self._repository.discard(model, fetched.token)
-            raise
-
-    def _begin(
-        self,
-        model: str,
-        action: Action,
-        fingerprint: str,
-        job: Callable[[], None],
-        *,
-        proof: bool = False,
-    ) -> None:
-        _log.info("%s: %s", model, type(action).__name__.lower())
-        update = isinstance(action, Prepare)
-        self._jobs.start(model, fingerprint, job, update=update, proof=proof)
 
     def _begins(self, model: str, fingerprint: str) -> None:
         self._failures.begin(model, fingerprint, time.time())
@@ -345,10 +243,6 @@ class Service:
         """To ClearML, whose calls may block."""
         report = partial(self._control_plane.report, text)
         self._faults.submit(self._sdk, "the report to ClearML", report)
-
-
-def _nothing() -> None:
-    """Between planning and acting the endpoint or the record went away."""
 
 
 def _unexpected(error: BaseException) -> BaseException | None:
