@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from transformer_serving.contract.stack_line import stack_line
 from transformer_serving.engine.controller.control_plane.served import ControlPlane, Served
 from transformer_serving.engine.controller.files.repository import Repository
+from transformer_serving.engine.controller.proving.before_load import prove_before_load
 from transformer_serving.engine.controller.proving.prover import ProofFailed, Prover
 from transformer_serving.engine.controller.records import ModelRecord, Version
 from transformer_serving.engine.controller.served_versions import (
@@ -94,7 +93,7 @@ class Deployment:
                 begins = partial(self._begins, served)
                 with self._turn_to_prove(new):
                     turn.enter_context(self._at_work)
-                    self._prove(served.model, new, record, begins)
+                    prove_before_load(self.prover, self.triton, new, served.model, record, begins)
             finally:
                 record = alone.enter_context(self.alone(served.model))
                 undo.callback(self._put_back, served.model, record, new.token)
@@ -126,7 +125,7 @@ class Deployment:
         begins = partial(self.begins, record.model, record.fingerprint)
         try:
             current = self.trust.checked(record.model, record.current)
-            self._prove(record.model, current, None, begins)
+            prove_before_load(self.prover, self.triton, current, record.model, None, begins)
         except (*REFUSALS, ProofFailed):
             self.triton.unload(record.model)
             raise
@@ -187,40 +186,12 @@ class Deployment:
                 f"the files of '{model}' cannot be deleted; delete {self.repository.store(model)}"
             )
 
-    def _prove(
-        self, model: str, version: Version, record: ModelRecord | None, begins: Callable[[], None]
-    ) -> None:
-        """Raises ProofFailed saying what serves instead and what to do."""
-        try:
-            self.prover.require(model, version, begins)
-        except ProofFailed as failure:
-            raise ProofFailed(
-                f"bundle {version.bundle_version} is not served: {failure}; "
-                f"{self._instead(record)}; convert it again on this kind of processor, or with a "
-                "safer --precision, and deploy that",
-                version,
-            ) from None
-
     def _turn_to_prove(self, version: Version) -> contextlib.AbstractContextManager[object]:
         """Held from before its turn among all: of those that are to be proven, which is done one at
         a time, the others keep nobody from being loaded."""
         if not version.subject or self.prover.passed(version):
             return contextlib.nullcontext()
         return self._to_prove
-
-    def _instead(self, record: ModelRecord | None) -> str:
-        """What serves where the new version does not."""
-        if record is None or record.current.number not in self.triton.loaded().get(
-            record.model, ()
-        ):
-            return "nothing is served"
-        if record.current.bundle_version is None:
-            return "what was served before serves on"
-        back = stack_line(f"rollback {shlex.quote(record.endpoint)}")
-        return (
-            f"bundle {record.current.bundle_version} serves on, and '{back}' asks for it again "
-            "(after a rollback: 'transformer-serving deploy')"
-        )
 
     def _loaded_as(self, record: ModelRecord, new: Version) -> Version | None:
         """The version that Triton has as exactly this: the one in service, which a tag that
