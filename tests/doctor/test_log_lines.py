@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from supervisor.options import decode_wait_status
 
 from tests.doctor.conftest import ROOT, Scene
+from transformer_serving.contract.engine_parameters import ENGINE_PARAMETERS, VLLM
 from transformer_serving.desk.doctor import log_lines
 from transformer_serving.desk.doctor.finding import OK, WARNING
 from transformer_serving.desk.doctor.log_lines import KNOWN, _counted, check_log, explain
@@ -279,6 +281,13 @@ def test_a_plan_of_another_gpu_is_converted_there() -> None:
     (text,) = (text for name, text, _ in TEXTS if name == "compute-capability")
     (found,) = explain(text)
     assert found.fix == "convert again on this kind of GPU"
+
+
+def test_a_full_gpu_is_answered_with_options_of_its_engines() -> None:
+    (found,) = explain("CUDA out of memory")
+    of = {one.flag: one.engine for one in ENGINE_PARAMETERS}
+    named = re.findall(r"--[\w-]+", found.fix)
+    assert {of[flag] for flag in named if flag in of} == {VLLM}
 
 
 def test_what_is_not_known_is_not_explained() -> None:

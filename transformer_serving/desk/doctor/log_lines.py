@@ -202,8 +202,9 @@ KNOWN = (
         "gpu-memory",
         r"\bCUDA\b.{0,40}?\bout of memory|CUDA_ERROR_OUT_OF_MEMORY",
         "the GPU's memory is full",
-        "see who has it: nvidia-smi; serve fewer models there, or convert again with a smaller "
-        "--batch or --num-kv-blocks",
+        "see who has it: nvidia-smi; serve fewer models there, of which an update has two or three "
+        "at a time, or convert again with a smaller --batch, of vLLM a smaller "
+        "--gpu-memory-utilization",
     ),
     _row(
         "gpu-lost",
