@@ -82,6 +82,12 @@ def test_no_command_has_a_comment_behind_it(page: Path) -> None:
     ] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_shell_is_left_to_export_all_that_it_is_told(page: Path) -> None:
+    """Keys and settings of one command would be those of every later one."""
+    assert not re.findall(r"^ *set -a.*", page.read_text("utf-8"), re.MULTILINE)
+
+
 def test_nobody_is_sent_to_a_name_on_the_index_that_is_not_ours() -> None:
     """The project is not on PyPI: whoever registers its name there would be installed."""
     sent = re.compile(r"install\s+[\"']*\s*[\"']?transformer-serving\b")
