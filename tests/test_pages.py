@@ -88,6 +88,13 @@ def test_no_shell_is_left_to_export_all_that_it_is_told(page: Path) -> None:
     assert not re.findall(r"^ *set -a.*", page.read_text("utf-8"), re.MULTILINE)
 
 
+def test_a_page_to_type_from_names_the_python_of_the_environment() -> None:
+    """Debian and Ubuntu have no bare one; `python3` is a container's or a Triton's."""
+    bare = re.compile(r"(?<![/\w.-])python\s+-m\b")
+    pages = [page for page in PAGES if index.PAGE.parent not in page.parents]
+    assert [page.name for page in pages if bare.search(page.read_text("utf-8"))] == []
+
+
 def test_nobody_is_sent_to_a_name_on_the_index_that_is_not_ours() -> None:
     """The project is not on PyPI: whoever registers its name there would be installed."""
     sent = re.compile(r"install\s+[\"']*\s*[\"']?transformer-serving\b")
