@@ -137,3 +137,11 @@ def test_a_stack_that_is_given_settings_was_not_running_before() -> None:
     for block in found:
         before = re.split(rf"{PROGRAM} up", block)[0]
         assert f"{PROGRAM} down\n" in before
+
+
+def test_what_is_typed_by_hand_on_this_stack_leaves_create_out_as_the_page_says() -> None:
+    assert "leave\n`create` out there" in PAGE
+    by_hand = (REPOSITORY / "docs" / "by-hand.md").read_text("utf-8")
+    typed = re.findall(r"<!-- run -->\n```bash\n(.*?)```", by_hand, re.DOTALL)
+    assert any(" model add " in block for block in typed)
+    assert not any("clearml-serving create" in block for block in typed)

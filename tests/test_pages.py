@@ -69,6 +69,32 @@ def test_who_deploys_what_make_up_has_built_elsewhere_is_told_to_stop_its_stack(
             assert "`make down`" in text.partition(block)[0]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_command_has_a_comment_behind_it(page: Path) -> None:
+    """An interactive zsh takes it for arguments, and an apostrophe in it for an open quote."""
+    # A block of no named language is what is typed, or what is printed.
+    blocks = re.findall(
+        r"^ *```(\w*)\n(.*?)^ *```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    typed = [block for language, block in blocks if language in {"", "bash", "console"}]
+    assert [
+        line for block in typed for line in block.splitlines() if re.search(r"\S +#", line)
+    ] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_shell_is_left_to_export_all_that_it_is_told(page: Path) -> None:
+    """Keys and settings of one command would be those of every later one."""
+    assert not re.findall(r"^ *set -a.*", page.read_text("utf-8"), re.MULTILINE)
+
+
+def test_a_page_to_type_from_names_the_python_of_the_environment() -> None:
+    """Debian and Ubuntu have no bare one; `python3` is a container's or a Triton's."""
+    bare = re.compile(r"(?<![/\w.-])python\s+-m\b")
+    pages = [page for page in PAGES if index.PAGE.parent not in page.parents]
+    assert [page.name for page in pages if bare.search(page.read_text("utf-8"))] == []
+
+
 def test_nobody_is_sent_to_a_name_on_the_index_that_is_not_ours() -> None:
     """The project is not on PyPI: whoever registers its name there would be installed."""
     sent = re.compile(r"install\s+[\"']*\s*[\"']?transformer-serving\b")

@@ -20,6 +20,7 @@ from benchmarks.servers.peers import PEERS
 from benchmarks.servers.process import Unusable, tree
 from benchmarks.servers.site import BUILD, OURS
 from benchmarks.servers.texts import SEED, json_text
+from transformer_serving.contract.pip_line import pip_line
 from transformer_serving.desk.bench import load as generator
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.step_report import StepReport
@@ -121,5 +122,5 @@ def titled(svg: str, title: str) -> str:
 def _py_spy() -> str:
     found = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
     if found is None:
-        raise Unusable("flame graphs need py-spy: pip install -r requirements/dev.lock")
+        raise Unusable(f"flame graphs need py-spy: {pip_line('-r requirements/dev.lock')}")
     return found

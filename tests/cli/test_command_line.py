@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
+import transformer_serving
 from transformer_serving import desk
+from transformer_serving.contract.pip_line import pip_line
 from transformer_serving.desk.command_line import STATE_VARIABLE, command_line
 
 DESK = Path(desk.__file__).parent
 # What they write is read by whoever has no command before it.
 WRITERS = {"bundle/preprocess_file.py", "compose/variables.py"}
+# What they name is installed where Triton runs.
+ELSEWHERE = {"engine/backends/torch_text/model.py", "contract/gate/torch_engine.py"}
 
 
 @pytest.fixture(autouse=True)
@@ -87,18 +91,34 @@ def test_the_program_is_named_as_it_was_called_where_its_name_does_not_find_it(
     assert command_line("down") == "transformer-serving down"
 
 
-def test_no_message_of_the_desk_names_the_program_otherwise() -> None:
-    """Where its environment is not active, its bare name is no command."""
-    named = []
-    for path in DESK.rglob("*.py"):
+def test_pip_is_that_of_the_python_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/a venv/bin/python")
+    assert pip_line("torch") == "'/a venv/bin/python' -m pip install torch"
+
+
+def modules_with(pattern: str, folder: Path) -> set[str]:
+    """Those below a folder with a text that matches and is no docstring."""
+    found = set()
+    for path in folder.rglob("*.py"):
         tree = ast.parse(path.read_text("utf-8"))
         docs = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
-        named += [
-            f"{path.relative_to(DESK)}:{one.lineno}"
-            for one in ast.walk(tree)
-            if isinstance(one, ast.Constant)
+        if any(
+            isinstance(one, ast.Constant)
             and isinstance(one.value, str)
             and id(one) not in docs
-            and re.search("transformer-serving [a-z]", one.value)
-        ]
-    assert [place for place in named if place.split(":")[0] not in WRITERS] == []
+            and re.search(pattern, one.value)
+            for one in ast.walk(tree)
+        ):
+            found.add(path.relative_to(folder).as_posix())
+    return found
+
+
+def test_no_message_of_the_desk_names_the_program_otherwise() -> None:
+    """Where its environment is not active, its bare name is no command."""
+    assert modules_with("transformer-serving [a-z]", DESK) <= WRITERS
+
+
+def test_no_message_installs_for_whichever_python_pip_is_of() -> None:
+    """Where the environment is not active, that is another one, or the system's, which refuses."""
+    ours = Path(transformer_serving.__file__).parent
+    assert modules_with("(?<!-m )pip install ", ours) == ELSEWHERE

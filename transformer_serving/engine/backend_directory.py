@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from transformer_serving.contract.manifest import sha256_of
+from transformer_serving.contract.pip_line import pip_line
 from transformer_serving.engine.errors import EngineError
 
 BACKENDS = ("openvino_text", "onnxruntime", "torch_text", "openvino_generate")
@@ -34,9 +35,8 @@ def pytriton_tritonserver() -> Path:
         folder = Path(entry or ".") / "pytriton" / "tritonserver"
         if (folder / "bin" / "tritonserver").is_file():
             return folder.resolve()
-    raise EngineError(
-        "tritonserver was not found; install it: pip install --no-deps nvidia-pytriton==0.7.0"
-    )
+    install = pip_line("--no-deps nvidia-pytriton==0.7.0")
+    raise EngineError(f"tritonserver was not found; install it: {install}")
 
 
 def assemble(target: Path, *, pytriton: Path) -> Path:

@@ -20,6 +20,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+from transformer_serving.contract.pip_line import pip_line
 from transformer_serving.contract.worker.otlp import Span, exporter
 from transformer_serving.contract.worker.process_wide import process_wide
 
@@ -64,7 +65,7 @@ def _open() -> SimpleNamespace | None:
     try:
         sender = _Sender()
     except ImportError:
-        log.warning("no spans are sent: their packages are missing: pip install %s", PACKAGES)
+        log.warning("no spans are sent: their packages are missing: %s", pip_line(PACKAGES))
         return None
     shared = SimpleNamespace(
         rows=deque(), most=_number(*_MOST), batch=_number(*_BATCH), dropped=0,

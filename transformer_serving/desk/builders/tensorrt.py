@@ -18,6 +18,7 @@ from transformer_serving.contract.error_line import one_line
 from transformer_serving.contract.gate.plan_header import read_plan_header
 from transformer_serving.contract.gate.release import same
 from transformer_serving.contract.gate.server_facts import Gpu, read_gpus, visible_gpus
+from transformer_serving.contract.pip_line import pip_line
 from transformer_serving.contract.replacement import replace_file
 from transformer_serving.desk.builders.files import EngineFiles, Shapes
 from transformer_serving.desk.command_line import command_line
@@ -58,7 +59,8 @@ def require_machine() -> Machine:
     """
     pin = read_lock().image
     wanted = ".".join(pin.tensorrt.split(".")[:3])
-    install = f"pip install tensorrt-cu12=={wanted}, on a machine with the servers' kind of GPU"
+    line = pip_line(f"tensorrt-cu12=={wanted}")
+    install = f"{line}, on a machine with the servers' kind of GPU"
     try:
         version = str(importlib.import_module("tensorrt").__version__)
     except (ImportError, AttributeError, OSError) as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from preprocess.tensors import Tensor
+from transformer_serving.contract.pip_line import pip_line
 from transformer_serving.desk.failure import ConversionRefused, PrecisionRefused
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _loaded(trt: Any, path: Path) -> Any:
     if not torch.cuda.is_available():
         raise ConversionRefused(
             "running a plan needs a CUDA build of torch that sees the GPU; this torch is "
-            f"{torch.__version__}; install one: pip install torch"
+            f"{torch.__version__}; install one: {pip_line('torch')}"
         )
     engine = trt.Runtime(trt.Logger(trt.Logger.ERROR)).deserialize_cuda_engine(path.read_bytes())
     if engine is None:

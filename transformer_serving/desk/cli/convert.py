@@ -112,7 +112,9 @@ class _Command(ConvertingCommand):
 @click.option("--calibration", type=click.Path(path_type=Path), metavar="FILE",
               help="Texts, one a line (or bodies as JSON), for int8 and fp16 "
               "(not of torch).  [default: built-in ones]")  # fmt: skip
-@click.option("--compare", is_flag=True, help="Measure PyTorch, ONNX Runtime and the engines.")
+@click.option("--compare", is_flag=True,
+              help="Measure PyTorch, ONNX Runtime and the engines, in all precisions or in "
+              "--precision.")  # fmt: skip
 @click.option("--allow-pickle", is_flag=True,
               help="Read weights that are pickles (.bin, .pt, .ckpt): that runs their writer's "
               "code.")  # fmt: skip

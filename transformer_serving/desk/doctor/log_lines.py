@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from transformer_serving.contract.gate.release import parts
 from transformer_serving.desk.command_line import command_line
-from transformer_serving.desk.doctor.finding import Findings, failure, ok, skipped
+from transformer_serving.desk.doctor.finding import Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.gpu import RELOAD
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.versions.matrix import releases_with
@@ -22,6 +22,11 @@ _PIECE = 1 << 20
 _SHARED = (
     "give more: TRITON_SHARED_MEMORY, on Kubernetes triton.sharedMemory; without containers free "
     "some space in /dev/shm"
+)
+# Compose says on stderr alone that there is no project here, or no such container.
+_WRITE = (
+    "see what the command that wrote it says on stderr, and take more than its last minutes; in "
+    "the checkout: docker compose -f compose/compose.yaml logs --no-log-prefix triton"
 )
 _CONVERT = f"convert again with the pinned image: {command_line('convert')}"
 
@@ -197,8 +202,9 @@ KNOWN = (
         "gpu-memory",
         r"\bCUDA\b.{0,40}?\bout of memory|CUDA_ERROR_OUT_OF_MEMORY",
         "the GPU's memory is full",
-        "see who has it: nvidia-smi; serve fewer models there, or convert again with a smaller "
-        "--batch or --num-kv-blocks",
+        "see who has it: nvidia-smi; serve fewer models there, of which an update has two or three "
+        "at a time, or convert again with a smaller --batch, of vLLM a smaller "
+        "--gpu-memory-utilization",
     ),
     _row(
         "gpu-lost",
@@ -246,7 +252,9 @@ def check_log(subject: Subject) -> Findings:
     for known, count in found.items():
         times = "" if count == 1 else f" ({count} times)"
         yield failure(f"{known.meaning}{times}", known.fix)
-    if not found:
+    if not lines:
+        yield warning(f"{subject.log} is empty, so nothing was looked for", _WRITE)
+    elif not found:
         yield ok(f"no known error in {len(lines)} lines of {subject.log}")
 
 

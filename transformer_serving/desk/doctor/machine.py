@@ -12,6 +12,7 @@ from importlib import metadata
 
 import psutil
 
+from transformer_serving.contract.pip_line import pip_line
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import GIB, Subject
@@ -74,7 +75,7 @@ def check_packages(subject: Subject) -> Findings:
 def _package(name: str, got: str | None, wanted: str) -> Finding:
     if got == wanted:
         return ok(f"{name} {got}")
-    fix = f"pip install --no-deps {name}=={wanted}"
+    fix = pip_line(f"--no-deps {name}=={wanted}")
     if got is None:
         return failure(f"{name} is not installed, the lock has {wanted}", fix)
     return failure(f"{name} is {got}, the lock has {wanted}", fix)

@@ -20,6 +20,7 @@ from transformer_serving.contract.gate.server_facts import (
     visible_gpus,
 )
 from transformer_serving.contract.manifest import FILE_NAME, read_manifest
+from transformer_serving.contract.pip_line import pip_line
 from transformer_serving.contract.settings.preprocess import STOCK_GRPC, triton_http
 from transformer_serving.contract.settings.triton_addresses import read_addresses
 from transformer_serving.desk.command_line import command_line
@@ -133,7 +134,7 @@ def _compared(version: str, where: str, subject: Subject) -> Finding:
     fix = (
         f"run {lock.image.image}, or move the pin: {command_line('versions use RELEASE')}"
         if subject.from_file
-        else f"pip install --no-deps nvidia-pytriton=={lock.embedded.nvidia_pytriton}, then 'up'"
+        else f"{pip_line(f'--no-deps nvidia-pytriton=={lock.embedded.nvidia_pytriton}')}, then 'up'"
     )
     return failure(f"Triton{where} is {version}, the pin {release} has {pin}", fix)
 
