@@ -221,6 +221,20 @@ def test_a_mask_outside_its_text_fails_alone(masks_model: Model, bad: int) -> No
         assert future.result(20).as_numpy("scores").shape == (1, 1, BEST)
 
 
+def test_openvino_refuses_a_text_beyond_the_models_positions(make: Make) -> None:
+    """It would answer with another vector, or with a fault of its own."""
+    model = make("openvino_text", parameters={"max_positions": "8"})
+    write_openvino(model.folder)
+    model.load()
+    longest, longer = texts(4, (1, 8), (1, 9))
+    np.testing.assert_allclose(
+        model.ask(longest), expected(longest, np.ones_like(longest)), atol=1e-5
+    )
+    with pytest.raises(InferenceServerException, match="model has positions for 8") as caught:
+        model.ask(longer)
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
 @pytest.mark.parametrize("bad", [-1, VOCABULARY, 2**31 - 1])
 def test_a_bad_request_fails_alone(model: Model, bad: int) -> None:
     good = texts(3, (1, 6), (1, 6), (2, 6))

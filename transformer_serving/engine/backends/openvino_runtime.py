@@ -41,7 +41,8 @@ class OpenVinoRuntime:
                 f"model file '{path.name}' cannot be loaded by OpenVINO ({cause_of(error)}); "
                 "convert again"
             ) from None
-        self.graph = _graph(model, compiled)
+        # Beyond its table of positions OpenVINO reads zeros, and says nothing.
+        self.graph = _graph(model, compiled, settings.count("max_positions", 0) or None)
         self._requests = [compiled.create_infer_request() for _ in range(_IN_FLIGHT)]
 
     def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
@@ -90,11 +91,12 @@ def _check_weights(path: Path) -> None:
         )
 
 
-def _graph(model: openvino.Model, compiled: openvino.CompiledModel) -> Graph:
+def _graph(model: openvino.Model, compiled: openvino.CompiledModel, places: int | None) -> Graph:
     return Graph(
         inputs=tuple(map(_spec, model.inputs, compiled.inputs)),
         outputs=tuple(map(_spec, model.outputs, compiled.outputs)),
         id_limits=_id_limits(model),
+        places=places,
     )
 
 
