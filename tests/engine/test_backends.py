@@ -27,7 +27,12 @@ from tests.engine.text_models import (
     write_torch,
 )
 from tests.engine.triton_server import TritonServer, running_triton, shared_memory
+from transformer_serving.engine.backends.executor import Runtime
+from transformer_serving.engine.backends.model_settings import read_settings
+from transformer_serving.engine.backends.onnx_runtime import OnnxRuntime
+from transformer_serving.engine.backends.openvino_runtime import OpenVinoRuntime
 from transformer_serving.engine.backends.precision import openvino_properties
+from transformer_serving.engine.backends.probe import probe
 from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
 from transformer_serving.engine.orphans import model_of
 
@@ -169,6 +174,23 @@ def test_outputs_with_a_token_axis_are_cut_to_the_request(make: Make, backend: s
         answer = future.result(20).as_numpy("token_output")
         assert answer.shape == (*ids.shape, 3)
         np.testing.assert_allclose(answer, model.ask(ids, "token_output"), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "write"), [(OnnxRuntime, write_onnx), (OpenVinoRuntime, write_openvino)]
+)
+def test_an_output_that_nobody_can_ask_for_keeps_no_requests_apart(
+    runtime: Callable[..., Runtime], write: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Its first axis is not the texts."""
+    path = write(tmp_path, across=True)
+    output = {"name": "output", "data_type": "TYPE_FP32", "dims": [3]}
+    opened = runtime(path, read_settings({"max_batch_size": 4, "output": [output]}))
+    assert {spec.name for spec in opened.graph.outputs} == {"output", "across"}
+    layout = probe(opened)
+    assert layout.joinable
+    assert set(layout.own_axes) == {"output"}
+    assert not probe(runtime(path, read_settings({"max_batch_size": 4}))).joinable
 
 
 MASKS_CONFIG = {

@@ -23,11 +23,13 @@ def onnx_model(
     per_token: bool = False,
     pooling: str = "mean",
     wrong_at: int | None = None,
+    across: bool = False,
 ) -> bytes:
     """input_ids and attention_mask (int32) -> output; `scale` tells versions apart.
 
     `pooling` is 'mean', or 'last' for a graph that wrongly reads the last position, padded or not.
     At exactly `wrong_at` tokens the first column is wrong, as a kernel's fault would have it.
+    The output of `across` has the tokens before the texts.
     """
     random = np.random.default_rng(7)
     table = random.normal(size=(VOCABULARY, WIDTH)).astype(np.float32)
@@ -48,6 +50,10 @@ def onnx_model(
                 "token_output", TensorProto.FLOAT, ["batch", "tokens", LABELS]
             )
         )
+    if across:
+        nodes.append(helper.make_node("Transpose", ["masked"], ["across"], perm=[1, 0, 2]))
+        shape = ["tokens", "batch", WIDTH]
+        outputs.append(helper.make_tensor_value_info("across", TensorProto.FLOAT, shape))
     graph = helper.make_graph(
         nodes,
         "text",

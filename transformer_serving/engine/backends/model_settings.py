@@ -71,6 +71,11 @@ class ModelSettings:
     graph_level: int
     gpu: int | None = None
 
+    def served(self, outputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        """Those of a graph's outputs that the configuration names; all where it names none."""
+        named = {spec.name for spec in self.outputs}
+        return tuple(spec for spec in outputs if not named or spec.name in named)
+
     def count(self, name: str, default: int) -> int:
         """A parameter that is a count; 0 and absent mean the default."""
         text = self.parameters.get(name, "").strip() or "0"

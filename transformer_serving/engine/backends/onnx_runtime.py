@@ -66,7 +66,7 @@ class OnnxRuntime:
             inputs=tuple(_spec(node) for node in self._session.get_inputs()),
             outputs=tuple(_spec(node) for node in self._session.get_outputs()),
         )
-        self._outputs = [spec.name for spec in self.graph.outputs]
+        self._outputs = [spec.name for spec in settings.served(self.graph.outputs)]
 
     def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
         return [self._one(batch) for batch in batches]

@@ -43,6 +43,10 @@ class OpenVinoRuntime:
             ) from None
         # Beyond its table of positions OpenVINO reads zeros, and says nothing.
         self.graph = _graph(model, compiled, settings.count("max_positions", 0) or None)
+        served = settings.served(self.graph.outputs)
+        self._outputs = {
+            spec.name: index for index, spec in enumerate(self.graph.outputs) if spec in served
+        }
         self._requests = [compiled.create_infer_request() for _ in range(_IN_FLIGHT)]
 
     def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
@@ -65,8 +69,8 @@ class OpenVinoRuntime:
             request.wait()
             # Copied: the request's own memory is overwritten by the next batch.
             return {
-                spec.name: request.get_output_tensor(index).data.copy()
-                for index, spec in enumerate(self.graph.outputs)
+                name: request.get_output_tensor(index).data.copy()
+                for name, index in self._outputs.items()
             }
         except RuntimeError as error:
             return RequestFailure(
