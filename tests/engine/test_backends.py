@@ -29,7 +29,7 @@ from tests.engine.text_models import (
 from tests.engine.triton_server import TritonServer, running_triton, shared_memory
 from transformer_serving.engine.backends.executor import Runtime
 from transformer_serving.engine.backends.model_settings import read_settings
-from transformer_serving.engine.backends.onnx_runtime import OnnxRuntime
+from transformer_serving.engine.backends.onnx_runtime import OnnxRuntime, _options
 from transformer_serving.engine.backends.openvino_runtime import OpenVinoRuntime
 from transformer_serving.engine.backends.precision import openvino_properties
 from transformer_serving.engine.backends.probe import probe
@@ -414,6 +414,11 @@ def test_openvino_computes_in_the_precision_that_it_is_given(make: Make, precisi
     np.testing.assert_allclose(answer, exact, atol=0.05)
     if properties["INFERENCE_PRECISION_HINT"] != "f32":
         assert not np.allclose(answer, exact, atol=1e-5)
+
+
+def test_threads_of_onnx_runtime_sleep_between_calls() -> None:
+    options = _options(read_settings({}))
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
 @pytest.mark.parametrize(

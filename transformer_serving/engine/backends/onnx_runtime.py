@@ -99,6 +99,8 @@ def _options(settings: ModelSettings) -> SessionOptions:
         )
     options.graph_optimization_level = _LEVELS[settings.graph_level]
     options.log_severity_level = 3
+    # Its threads would turn between two calls, on the cores that the gateway and Triton need.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
 
