@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -414,6 +415,17 @@ def test_openvino_computes_in_the_precision_that_it_is_given(make: Make, precisi
     np.testing.assert_allclose(answer, exact, atol=0.05)
     if properties["INFERENCE_PRECISION_HINT"] != "f32":
         assert not np.allclose(answer, exact, atol=1e-5)
+
+
+def test_an_instance_for_a_gpu_says_that_it_computes_on_the_cpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = read_settings({})
+    path = write_onnx(tmp_path)
+    OnnxRuntime(path, given)
+    assert not capsys.readouterr().err
+    OnnxRuntime(path, replace(given, gpu=0))
+    assert "computes on the CPU" in capsys.readouterr().err
 
 
 def test_threads_of_onnx_runtime_sleep_between_calls() -> None:

@@ -105,7 +105,7 @@ def read_settings(config: Mapping[str, Any]) -> ModelSettings:
         max_batch_size=max_batch_size,
         inputs=_tensors(config.get("input"), max_batch_size),
         outputs=_tensors(config.get("output"), max_batch_size),
-        instances=max(1, sum(int(g.get("count", 1)) for g in config.get("instance_group") or [])),
+        instances=max(1, sum(map(_instances, config.get("instance_group") or []))),
         file_name=str(config.get("default_model_filename") or ""),
         parameters={
             name: str(value.get("string_value", ""))
@@ -113,6 +113,11 @@ def read_settings(config: Mapping[str, Any]) -> ModelSettings:
         },
         graph_level=int((optimization.get("graph") or {}).get("level") or 0),
     )
+
+
+def _instances(group: Mapping[str, Any]) -> int:
+    """Processes of a group: its count on each of its GPUs, or on the CPU."""
+    return int(group.get("count", 1)) * max(1, len(group.get("gpus") or []))
 
 
 def _tensors(rows: Any, max_batch_size: int) -> tuple[TensorSpec, ...]:

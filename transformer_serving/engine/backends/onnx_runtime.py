@@ -5,6 +5,7 @@ Tested by tests/engine/test_backends.py.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,10 @@ _TYPES = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
 }
+_NO_GPU = (
+    "this backend onnxruntime computes on the CPU, also where Triton has it for a GPU; the Triton "
+    "image has one for GPUs\n"
+)
 # The package's exceptions have no base of their own.
 _LOAD_ERRORS = (
     ort_errors.Fail,
@@ -62,6 +67,9 @@ class OnnxRuntime:
                 f"model file '{path.name}' cannot be loaded by ONNX Runtime "
                 f"({_one_line(error)}); convert again"
             ) from None
+        if settings.gpu is not None:
+            sys.stderr.write(_NO_GPU)
+            sys.stderr.flush()
         self.graph = Graph(
             inputs=tuple(_spec(node) for node in self._session.get_inputs()),
             outputs=tuple(_spec(node) for node in self._session.get_outputs()),
