@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import openvino
 import pytest
 import tritonclient.grpc as triton
@@ -23,6 +24,7 @@ from tests.engine.text_models import (
     VOCABULARY,
     expected,
     expected_masks,
+    write_identity,
     write_onnx,
     write_openvino,
     write_torch,
@@ -358,6 +360,31 @@ def test_a_configuration_that_contradicts_the_graph_is_refused(make: Make, backe
     model = make(backend, inputs=(TensorConfig("input_ids", "INT64", (-1,)), INPUTS[1]))
     WRITERS[backend](model.folder)
     with pytest.raises(InferenceServerException, match="'input_ids' is int32 in the model"):
+        model.load()
+
+
+@pytest.mark.parametrize("dtype", ["UINT16", "UINT32", "UINT64"])
+def test_unsigned_numbers_of_each_size_come_and_go(make: Make, dtype: str) -> None:
+    x, y = (TensorConfig(name, dtype, (-1,)) for name in "xy")
+    model = make("onnxruntime", inputs=(x,), outputs=(y,))
+    write_identity(model.folder, getattr(onnx.TensorProto, dtype))
+    model.load()
+    kind = np.dtype(dtype.lower())
+    array = np.array([[0, 1, np.iinfo(kind).max]], kind)
+    given = triton.InferInput("x", array.shape, dtype)
+    given.set_data_from_numpy(array)
+    answer = model.client.infer(model.name, [given]).as_numpy("y")
+    assert answer.dtype == kind
+    np.testing.assert_array_equal(answer, array)
+
+
+@pytest.mark.parametrize("dtype", ["STRING", "BF16"])
+def test_a_type_that_the_backend_does_not_take_is_named(make: Make, dtype: str) -> None:
+    x, y = (TensorConfig(name, dtype, (-1,)) for name in "xy")
+    model = make("onnxruntime", inputs=(x,), outputs=(y,))
+    number = {"STRING": onnx.TensorProto.STRING, "BF16": onnx.TensorProto.BFLOAT16}[dtype]
+    write_identity(model.folder, number)
+    with pytest.raises(InferenceServerException, match=r"'x' is tensor.*backend takes bool, uint8"):
         model.load()
 
 

@@ -189,6 +189,17 @@ def write_onnx(
     return path
 
 
+def write_identity(folder: Path, kind: int) -> Path:
+    """model.onnx that answers its matrix x, of a type of ONNX, as y."""
+    x, y = (helper.make_tensor_value_info(name, kind, ["batch", "size"]) for name in "xy")
+    node = helper.make_node("Identity", ["x"], ["y"])
+    graph = helper.make_graph([node], "identity", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
 def write_openvino(folder: Path, **options: Any) -> Path:
     """model.xml and model.bin, weights in float32."""
     source = write_onnx(folder, file_name="source.onnx", **options)

@@ -18,6 +18,9 @@ from transformer_serving.contract.error_line import in_ascii
 DTYPES = {
     "TYPE_BOOL": "bool",
     "TYPE_UINT8": "uint8",
+    "TYPE_UINT16": "uint16",
+    "TYPE_UINT32": "uint32",
+    "TYPE_UINT64": "uint64",
     "TYPE_INT8": "int8",
     "TYPE_INT16": "int16",
     "TYPE_INT32": "int32",
@@ -179,6 +182,11 @@ def check_tensors(
         if own is None:
             names = ", ".join(in_ascii(name) for name in known)
             raise ModelError(f"{kind} '{in_ascii(spec.name)}' is not in the model; it has: {names}")
+        if own.dtype not in TRITON_TYPES:
+            raise ModelError(
+                f"{kind} '{in_ascii(spec.name)}' is {in_ascii(own.dtype)} in the model, and this "
+                f"backend takes {', '.join(TRITON_TYPES)}; export the model with one of these"
+            )
         if own.dtype != spec.dtype:
             raise ModelError(
                 f"{kind} '{in_ascii(spec.name)}' is {own.dtype} in the model and {spec.dtype} in "

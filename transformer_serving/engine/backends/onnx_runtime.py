@@ -29,6 +29,9 @@ _MODES = {"0": ExecutionMode.ORT_SEQUENTIAL, "1": ExecutionMode.ORT_PARALLEL}
 _TYPES = {
     "tensor(bool)": "bool",
     "tensor(uint8)": "uint8",
+    "tensor(uint16)": "uint16",
+    "tensor(uint32)": "uint32",
+    "tensor(uint64)": "uint64",
     "tensor(int8)": "int8",
     "tensor(int16)": "int16",
     "tensor(int32)": "int32",
