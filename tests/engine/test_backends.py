@@ -378,6 +378,18 @@ def test_unsigned_numbers_of_each_size_come_and_go(make: Make, dtype: str) -> No
     np.testing.assert_array_equal(answer, array)
 
 
+def test_the_log_says_where_no_two_requests_are_joined(
+    make: Make, triton_server: TritonServer
+) -> None:
+    x, y = (TensorConfig(name, "FP32", (-1,)) for name in "xy")
+    model = make("onnxruntime", inputs=(x,), outputs=(y,))
+    write_identity(model.folder, onnx.TensorProto.FLOAT)
+    before = triton_server.log.read_text().count("each request runs by itself")
+    model.load()
+    log = triton_server.log.read_text()
+    assert log.count("each request runs by itself") == before + 1
+
+
 @pytest.mark.parametrize("dtype", ["STRING", "BF16"])
 def test_a_type_that_the_backend_does_not_take_is_named(make: Make, dtype: str) -> None:
     x, y = (TensorConfig(name, dtype, (-1,)) for name in "xy")
