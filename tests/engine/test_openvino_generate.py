@@ -423,6 +423,9 @@ def test_a_farewell_may_come_before_what_it_ends(triton_server: TritonServer, bu
     assert other.end() is Finish.LENGTH
     until(triton_server, name, running=0, waiting=0, cancelled_total=1)
     assert len(late.ids) < len(other.ids)
+    # One farewell ends one call: the id may come again.
+    again = Caller(triton_server, name, [1, 2, 3], options(8), identity="late")
+    assert again.end() is Finish.LENGTH
     late.leave()
     triton_server.client().unload_model(name)
 
