@@ -52,8 +52,9 @@ def onnx_model(
         )
     if across:
         nodes.append(helper.make_node("Transpose", ["masked"], ["across"], perm=[1, 0, 2]))
-        shape = ["tokens", "batch", WIDTH]
-        outputs.append(helper.make_tensor_value_info("across", TensorProto.FLOAT, shape))
+        outputs.append(
+            helper.make_tensor_value_info("across", TensorProto.FLOAT, ["tokens", "batch", WIDTH])
+        )
     graph = helper.make_graph(
         nodes,
         "text",

@@ -65,15 +65,15 @@ def config_text(endpoint: Endpoint, engine: EngineFiles) -> str:
             file_name="" if own else engine.files[0].name,
         )
         return to_text(config)
-    own = {}
+    told: dict[str, str] = {}
     if engine.engine == "openvino":
-        own = {"precision": engine.precision, "max_positions": str(endpoint.tokens.max_length)}
+        told = {"precision": engine.precision, "max_positions": str(endpoint.tokens.max_length)}
     config = build_config(
         **common,
         backend=ENGINES[engine.engine].backend,
         max_batch_size=endpoint.limits.max_batch_size,
         instance_count=engine.instances,
-        parameters={**own, **engine.parameters},
+        parameters={**told, **engine.parameters},
         warmup_lengths=endpoint.tokens.buckets,
         profiles=_profiles(engine),
         file_name=engine.files[0].name,
