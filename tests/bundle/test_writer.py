@@ -170,6 +170,8 @@ def test_config_is_what_triton_reads(bundle: Path) -> None:
     assert config.backend == "openvino_text"
     assert config.default_model_filename == "model.xml"
     assert config.parameters["precision"].string_value == "fp32"
+    positions = config.parameters["max_positions"].string_value
+    assert positions == str(endpoint.tokens.max_length)
     assert config.max_batch_size == endpoint.limits.max_batch_size
     assert [tensor.name for tensor in config.input] == [tensor.name for tensor in endpoint.inputs]
     assert list(config.output[0].dims) == [3]

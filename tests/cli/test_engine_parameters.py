@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from tests.language_models import POSITIONS, save_language_model
 from transformer_serving.contract.engine_parameters import OPENVINO, parameters_of
 from transformer_serving.contract.heads import GENERATION
+from transformer_serving.desk.builders.language_model import precisions_with_cache
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.cli import main
 from transformer_serving.desk.conversion import language_model
@@ -103,6 +104,34 @@ def test_what_the_model_cannot_have_is_refused_before_it_is_exported(
         convert(request, tmp_path / "bundle", lambda step, detail: steps.append(step))
     assert said in str(caught.value)
     assert steps == ["open"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "kept", "able"),
+    [("fp32", "bf16", "f32, f16, u8"), ("int8", "bf16", "f32, f16, u8"),
+     ("bf16", "f32", "bf16, f16, u8")],
+)  # fmt: skip
+def test_a_cache_that_a_precision_has_on_no_processor_is_refused_before_it_is_exported(
+    precision: str, kept: str, able: str, tmp_path: Path
+) -> None:
+    model = save_language_model("gpt2", tmp_path / "model")
+    asked = {"kv_precision": kept}
+    request = ConvertRequest(
+        str(model), task=GENERATION, precision=precision, engine_parameters=asked
+    )
+    steps: list[str] = []
+    with pytest.raises(ConversionRefused) as caught:
+        convert(request, tmp_path / "bundle", lambda step, detail: steps.append(step))
+    said = f"'kv_precision' of precision {precision} must be one of {able}, got '{kept}'"
+    assert said in str(caught.value)
+    assert steps == ["open"]
+
+
+def test_of_several_precisions_those_are_tried_that_have_the_cache() -> None:
+    assert precisions_with_cache(("bf16", "fp32"), {"kv_precision": "f32"}) == ("fp32",)
+    assert precisions_with_cache(("bf16", "fp32"), {"kv_precision": "bf16"}) == ("bf16",)
+    assert precisions_with_cache(("bf16", "fp32"), {"kv_precision": "u8"}) == ("bf16", "fp32")
+    assert precisions_with_cache(("bf16", "fp32"), {}) == ("bf16", "fp32")
 
 
 @pytest.mark.slow

@@ -7,10 +7,12 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import openvino
 import pytest
 import tritonclient.grpc as triton
@@ -22,12 +24,18 @@ from tests.engine.text_models import (
     VOCABULARY,
     expected,
     expected_masks,
+    write_identity,
     write_onnx,
     write_openvino,
     write_torch,
 )
-from tests.engine.triton_server import TritonServer, running_triton, shared_memory
+from tests.engine.triton_server import TritonServer, running_triton, shared_memory, wait_until
+from transformer_serving.engine.backends.executor import Runtime
+from transformer_serving.engine.backends.model_settings import read_settings
+from transformer_serving.engine.backends.onnx_runtime import OnnxRuntime, _options
+from transformer_serving.engine.backends.openvino_runtime import OpenVinoRuntime
 from transformer_serving.engine.backends.precision import openvino_properties
+from transformer_serving.engine.backends.probe import probe
 from transformer_serving.engine.model_config import TensorConfig, build_config, to_text
 from transformer_serving.engine.orphans import model_of
 
@@ -171,6 +179,23 @@ def test_outputs_with_a_token_axis_are_cut_to_the_request(make: Make, backend: s
         np.testing.assert_allclose(answer, model.ask(ids, "token_output"), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("runtime", "write"), [(OnnxRuntime, write_onnx), (OpenVinoRuntime, write_openvino)]
+)
+def test_an_output_that_nobody_can_ask_for_keeps_no_requests_apart(
+    runtime: Callable[..., Runtime], write: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Its first axis is not the texts."""
+    path = write(tmp_path, across=True)
+    output = {"name": "output", "data_type": "TYPE_FP32", "dims": [3]}
+    opened = runtime(path, read_settings({"max_batch_size": 4, "output": [output]}))
+    assert {spec.name for spec in opened.graph.outputs} == {"output", "across"}
+    layout = probe(opened)
+    assert layout.joinable
+    assert set(layout.own_axes) == {"output"}
+    assert not probe(runtime(path, read_settings({"max_batch_size": 4}))).joinable
+
+
 MASKS_CONFIG = {
     "inputs": (
         *INPUTS,
@@ -219,6 +244,20 @@ def test_a_mask_outside_its_text_fails_alone(masks_model: Model, bad: int) -> No
         futures[1].result(20)
     for future in (futures[0], futures[2]):
         assert future.result(20).as_numpy("scores").shape == (1, 1, BEST)
+
+
+def test_openvino_refuses_a_text_beyond_the_models_positions(make: Make) -> None:
+    """It would answer with another vector, or with a fault of its own."""
+    model = make("openvino_text", parameters={"max_positions": "8"})
+    write_openvino(model.folder)
+    model.load()
+    longest, longer = texts(4, (1, 8), (1, 9))
+    np.testing.assert_allclose(
+        model.ask(longest), expected(longest, np.ones_like(longest)), atol=1e-5
+    )
+    with pytest.raises(InferenceServerException, match="model has positions for 8") as caught:
+        model.ask(longer)
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
 @pytest.mark.parametrize("bad", [-1, VOCABULARY, 2**31 - 1])
@@ -324,6 +363,44 @@ def test_a_configuration_that_contradicts_the_graph_is_refused(make: Make, backe
         model.load()
 
 
+@pytest.mark.parametrize("dtype", ["UINT16", "UINT32", "UINT64"])
+def test_unsigned_numbers_of_each_size_come_and_go(make: Make, dtype: str) -> None:
+    x, y = (TensorConfig(name, dtype, (-1,)) for name in "xy")
+    model = make("onnxruntime", inputs=(x,), outputs=(y,))
+    write_identity(model.folder, getattr(onnx.TensorProto, dtype))
+    model.load()
+    kind = np.dtype(dtype.lower())
+    array = np.array([[0, 1, np.iinfo(kind).max]], kind)
+    given = triton.InferInput("x", array.shape, dtype)
+    given.set_data_from_numpy(array)
+    answer = model.client.infer(model.name, [given]).as_numpy("y")
+    assert answer.dtype == kind
+    np.testing.assert_array_equal(answer, array)
+
+
+def test_the_log_says_where_no_two_requests_are_joined(
+    make: Make, triton_server: TritonServer
+) -> None:
+    x, y = (TensorConfig(name, "FP32", (-1,)) for name in "xy")
+    model = make("onnxruntime", inputs=(x,), outputs=(y,))
+    write_identity(model.folder, onnx.TensorProto.FLOAT)
+    said = "each request runs by itself"
+    before = triton_server.log.read_text().count(said)
+    model.load()
+    # What a stub logs is written a little later.
+    wait_until(lambda: triton_server.log.read_text().count(said) == before + 1, 20)
+
+
+@pytest.mark.parametrize("dtype", ["STRING", "BF16"])
+def test_a_type_that_the_backend_does_not_take_is_named(make: Make, dtype: str) -> None:
+    x, y = (TensorConfig(name, dtype, (-1,)) for name in "xy")
+    model = make("onnxruntime", inputs=(x,), outputs=(y,))
+    number = {"STRING": onnx.TensorProto.STRING, "BF16": onnx.TensorProto.BFLOAT16}[dtype]
+    write_identity(model.folder, number)
+    with pytest.raises(InferenceServerException, match=r"'x' is tensor.*backend takes bool, uint8"):
+        model.load()
+
+
 def test_inputs_and_outputs_are_completed_from_the_graph(tmp_path: Path) -> None:
     with running_triton(tmp_path, complete=True) as server:
         for backend, write in WRITERS.items():
@@ -378,6 +455,22 @@ def test_openvino_computes_in_the_precision_that_it_is_given(make: Make, precisi
     np.testing.assert_allclose(answer, exact, atol=0.05)
     if properties["INFERENCE_PRECISION_HINT"] != "f32":
         assert not np.allclose(answer, exact, atol=1e-5)
+
+
+def test_an_instance_for_a_gpu_says_that_it_computes_on_the_cpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = read_settings({})
+    path = write_onnx(tmp_path)
+    OnnxRuntime(path, given)
+    assert not capsys.readouterr().err
+    OnnxRuntime(path, replace(given, gpu=0))
+    assert "computes on the CPU" in capsys.readouterr().err
+
+
+def test_threads_of_onnx_runtime_sleep_between_calls() -> None:
+    options = _options(read_settings({}))
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
 @pytest.mark.parametrize(

@@ -283,13 +283,13 @@ def test_settings_are_read_from_the_model_configuration() -> None:
     settings = read_settings(
         {
             "max_batch_size": 8,
-            "instance_group": [{"count": 2}, {"count": 1}],
+            "instance_group": [{"count": 2}, {"count": 1, "gpus": [0, 1]}],
             "input": [{"name": "x", "data_type": "TYPE_INT64", "dims": ["-1"]}],
             "parameters": {"intra_op_thread_count": {"string_value": "3"}},
             "optimization": {"graph": {"level": 1}},
         }
     )
-    assert settings.instances == 3
+    assert settings.instances == 4
     assert settings.inputs == (TensorSpec("x", "int64", (-1, -1)),)
     assert settings.threads == 3
     assert settings.graph_level == 1

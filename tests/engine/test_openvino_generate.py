@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -45,6 +48,7 @@ from transformer_serving.engine.backends.generation.pipeline import (
 from transformer_serving.engine.backends.generation.settings import GenerationSettings
 from transformer_serving.engine.backends.model_settings import ModelError
 from transformer_serving.engine.backends.openvino_quiet import core, openvino
+from transformer_serving.engine.backends.precision import LIMIT_VARIABLE
 from transformer_serving.engine.controller.metrics import MetricsPage
 
 pytestmark = pytest.mark.slow
@@ -419,6 +423,9 @@ def test_a_farewell_may_come_before_what_it_ends(triton_server: TritonServer, bu
     assert other.end() is Finish.LENGTH
     until(triton_server, name, running=0, waiting=0, cancelled_total=1)
     assert len(late.ids) < len(other.ids)
+    # One farewell ends one call: the id may come again.
+    again = Caller(triton_server, name, [1, 2, 3], options(8), identity="late")
+    assert again.end() is Finish.LENGTH
     late.leave()
     triton_server.client().unload_model(name)
 
@@ -540,6 +547,38 @@ def test_no_other_format_is_read_by_the_name_of_openvinos_own(tmp_path: Path) ->
         (tmp_path / name).touch()
     with pytest.raises(ModelError, match=r"'openvino_model.xml' .* is not OpenVINO's own format"):
         OpenVinoPipeline(tmp_path, GenerationSettings(vocabulary=9, max_positions=9, kv_blocks=1))
+
+
+# In a process of its own: oneDNN reads its limit once.
+OPENED = """
+import itertools, sys
+from pathlib import Path
+from transformer_serving.contract.engine_parameters import KV_PRECISION
+from transformer_serving.engine.backends.generation.pipeline import OpenVinoPipeline
+from transformer_serving.engine.backends.generation.settings import GenerationSettings, caches_of
+
+# bf16 with f32 is of bundles that were made where no processor has bf16.
+pairs = [(name, kept) for name in ("fp32", "bf16", "int8") for kept in caches_of(name)]
+for precision, kept in [*pairs, ("bf16", "f32")]:
+    OpenVinoPipeline(Path(sys.argv[1]), GenerationSettings(9, 9, 1, precision, kept))
+print(len(pairs))
+"""
+
+
+@pytest.mark.parametrize("limit", ["ALL", "AVX2"])
+def test_a_cache_that_goes_with_its_precision_is_opened_on_every_processor(
+    built: Built, limit: str
+) -> None:
+    folder = str(built.files.files[0].parent)
+    done = subprocess.run(
+        [sys.executable, "-c", OPENED, folder],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, LIMIT_VARIABLE: limit},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "9"
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -52,6 +52,7 @@ def test_a_quota_of_either_version_of_control_groups_counts(
         ('platform: "onnxruntime_onnx"', 4, "4"),
         ('backend: "onnxruntime" instance_group { count: 2 }', 4, "2"),
         ('backend: "onnxruntime" instance_group { count: 8 }', 4, "1"),
+        ('backend: "onnxruntime" instance_group { count: 1 gpus: [0, 1] }', 4, "2"),
         (
             'backend: "onnxruntime" parameters { key: "intra_op_thread_count" '
             'value { string_value: "7" } }',

@@ -23,11 +23,13 @@ def onnx_model(
     per_token: bool = False,
     pooling: str = "mean",
     wrong_at: int | None = None,
+    across: bool = False,
 ) -> bytes:
     """input_ids and attention_mask (int32) -> output; `scale` tells versions apart.
 
     `pooling` is 'mean', or 'last' for a graph that wrongly reads the last position, padded or not.
     At exactly `wrong_at` tokens the first column is wrong, as a kernel's fault would have it.
+    The output of `across` has the tokens before the texts.
     """
     random = np.random.default_rng(7)
     table = random.normal(size=(VOCABULARY, WIDTH)).astype(np.float32)
@@ -47,6 +49,11 @@ def onnx_model(
             helper.make_tensor_value_info(
                 "token_output", TensorProto.FLOAT, ["batch", "tokens", LABELS]
             )
+        )
+    if across:
+        nodes.append(helper.make_node("Transpose", ["masked"], ["across"], perm=[1, 0, 2]))
+        outputs.append(
+            helper.make_tensor_value_info("across", TensorProto.FLOAT, ["tokens", "batch", WIDTH])
         )
     graph = helper.make_graph(
         nodes,
@@ -180,6 +187,17 @@ def write_onnx(
     path = folder / file_name
     content = masks_model() if head == "masks" else onnx_model(**options)
     path.write_bytes(content)
+    return path
+
+
+def write_identity(folder: Path, kind: int) -> Path:
+    """model.onnx that answers its matrix x, of a type of ONNX, as y."""
+    x, y = (helper.make_tensor_value_info(name, kind, ["batch", "size"]) for name in "xy")
+    node = helper.make_node("Identity", ["x"], ["y"])
+    graph = helper.make_graph([node], "identity", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
     return path
 
 

@@ -87,7 +87,8 @@ NUM_KV_BLOCKS = EngineParameter(
 )
 KV_PRECISION = EngineParameter(
     "kv_precision",
-    "What the cache is kept in.",
+    "What the cache is kept in. f32 goes with fp32 and int8, bf16 with bf16; a server without bf16 "
+    "keeps that in f32, twice as large.",
     unsaid="f32 for fp32, u8 for bf16 and int8",
     choices=("f32", "bf16", "f16", "u8"),
 )

@@ -39,6 +39,7 @@ from transformer_serving.engine.backends.generation.settings import (
     KV_OF,
     GenerationSettings,
     blocks_of,
+    caches_of,
     read_generation_settings,
 )
 from transformer_serving.engine.backends.model_settings import ModelError, ModelSettings
@@ -65,6 +66,18 @@ def check_engine_parameters(asked: Mapping[str, str], generation: Generation) ->
             f"of the model's {generation.max_positions} positions, got {blocks}; --max-length "
             "lowers the positions"
         )
+
+
+def precisions_with_cache(precisions: Sequence[str], asked: Mapping[str, str]) -> tuple[str, ...]:
+    """Those whose engine can keep its cache as asked. Raises ConversionRefused where none can."""
+    kept = asked.get(KV_PRECISION.name)
+    able = tuple(one for one in precisions if kept is None or kept in caches_of(one))
+    if not able:
+        raise ConversionRefused(
+            f"parameter '{KV_PRECISION.name}' of precision {precisions[0]} must be one of "
+            f"{', '.join(caches_of(precisions[0]))}, got '{kept}'"
+        )
+    return able
 
 
 def build_language_model(

@@ -65,13 +65,15 @@ def config_text(endpoint: Endpoint, engine: EngineFiles) -> str:
             file_name="" if own else engine.files[0].name,
         )
         return to_text(config)
-    precision = {"precision": engine.precision} if engine.engine == "openvino" else {}
+    told: dict[str, str] = {}
+    if engine.engine == "openvino":
+        told = {"precision": engine.precision, "max_positions": str(endpoint.tokens.max_length)}
     config = build_config(
         **common,
         backend=ENGINES[engine.engine].backend,
         max_batch_size=endpoint.limits.max_batch_size,
         instance_count=engine.instances,
-        parameters={**precision, **engine.parameters},
+        parameters={**told, **engine.parameters},
         warmup_lengths=endpoint.tokens.buckets,
         profiles=_profiles(engine),
         file_name=engine.files[0].name,

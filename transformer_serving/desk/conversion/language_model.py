@@ -26,6 +26,7 @@ from transformer_serving.desk.builders.language_model import (
     build_language_model,
     check_engine_parameters,
     open_language_model_engine,
+    precisions_with_cache,
 )
 from transformer_serving.desk.builders.room import room_told
 from transformer_serving.desk.bundle.folder import Bundle
@@ -80,6 +81,7 @@ def convert_language_model(
     """
     asked = parameters or {}
     check_engine_parameters(asked, source.generation)
+    able = precisions_with_cache(precisions, asked)
     check_golden_fits(source)
     with scratch_beside(target, ".convert.") as scratch:
         positions = source.generation.max_positions
@@ -89,7 +91,7 @@ def convert_language_model(
         case = prepare_continuations(source, reference)
         texts = golden_continuations(source, reference)
         refused: list[str] = []
-        for precision in precisions:
+        for precision in able:
             files = _built(exported, precision, scratch, progress)
             report, golden = _compared(case, texts, files, progress)
             if golden is not None:

@@ -1,4 +1,9 @@
-"""Which requests of one execute() run together, and how their results come apart again."""
+"""Which requests of one execute() run together, and how their results come apart again.
+
+Triton hands over different lengths at once only where every input says `allow_ragged_batch`, as one
+of an endpoint that was added by hand may (docs/decisions/engine.md). Tested by
+tests/engine/test_grouping.py.
+"""
 
 from __future__ import annotations
 

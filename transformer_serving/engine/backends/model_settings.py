@@ -18,6 +18,9 @@ from transformer_serving.contract.error_line import in_ascii
 DTYPES = {
     "TYPE_BOOL": "bool",
     "TYPE_UINT8": "uint8",
+    "TYPE_UINT16": "uint16",
+    "TYPE_UINT32": "uint32",
+    "TYPE_UINT64": "uint64",
     "TYPE_INT8": "int8",
     "TYPE_INT16": "int16",
     "TYPE_INT32": "int32",
@@ -71,6 +74,11 @@ class ModelSettings:
     graph_level: int
     gpu: int | None = None
 
+    def served(self, outputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        """Those of a graph's outputs that the configuration names; all where it names none."""
+        named = {spec.name for spec in self.outputs}
+        return tuple(spec for spec in outputs if not named or spec.name in named)
+
     def count(self, name: str, default: int) -> int:
         """A parameter that is a count; 0 and absent mean the default."""
         text = self.parameters.get(name, "").strip() or "0"
@@ -100,7 +108,7 @@ def read_settings(config: Mapping[str, Any]) -> ModelSettings:
         max_batch_size=max_batch_size,
         inputs=_tensors(config.get("input"), max_batch_size),
         outputs=_tensors(config.get("output"), max_batch_size),
-        instances=max(1, sum(int(g.get("count", 1)) for g in config.get("instance_group") or [])),
+        instances=max(1, sum(map(_instances, config.get("instance_group") or []))),
         file_name=str(config.get("default_model_filename") or ""),
         parameters={
             name: str(value.get("string_value", ""))
@@ -108,6 +116,11 @@ def read_settings(config: Mapping[str, Any]) -> ModelSettings:
         },
         graph_level=int((optimization.get("graph") or {}).get("level") or 0),
     )
+
+
+def _instances(group: Mapping[str, Any]) -> int:
+    """Processes of a group: its count on each of its GPUs, or on the CPU."""
+    return int(group.get("count", 1)) * max(1, len(group.get("gpus") or []))
 
 
 def _tensors(rows: Any, max_batch_size: int) -> tuple[TensorSpec, ...]:
@@ -169,6 +182,11 @@ def check_tensors(
         if own is None:
             names = ", ".join(in_ascii(name) for name in known)
             raise ModelError(f"{kind} '{in_ascii(spec.name)}' is not in the model; it has: {names}")
+        if own.dtype not in TRITON_TYPES:
+            raise ModelError(
+                f"{kind} '{in_ascii(spec.name)}' is {in_ascii(own.dtype)} in the model, and this "
+                f"backend takes {', '.join(TRITON_TYPES)}; export the model with one of these"
+            )
         if own.dtype != spec.dtype:
             raise ModelError(
                 f"{kind} '{in_ascii(spec.name)}' is {own.dtype} in the model and {spec.dtype} in "

@@ -5,6 +5,7 @@ Tested by tests/engine/test_backends.py.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ _MODES = {"0": ExecutionMode.ORT_SEQUENTIAL, "1": ExecutionMode.ORT_PARALLEL}
 _TYPES = {
     "tensor(bool)": "bool",
     "tensor(uint8)": "uint8",
+    "tensor(uint16)": "uint16",
+    "tensor(uint32)": "uint32",
+    "tensor(uint64)": "uint64",
     "tensor(int8)": "int8",
     "tensor(int16)": "int16",
     "tensor(int32)": "int32",
@@ -36,6 +40,10 @@ _TYPES = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
 }
+_NO_GPU = (
+    "this backend onnxruntime computes on the CPU, also where Triton has it for a GPU; the Triton "
+    "image has one for GPUs\n"
+)
 # The package's exceptions have no base of their own.
 _LOAD_ERRORS = (
     ort_errors.Fail,
@@ -62,11 +70,14 @@ class OnnxRuntime:
                 f"model file '{path.name}' cannot be loaded by ONNX Runtime "
                 f"({_one_line(error)}); convert again"
             ) from None
+        if settings.gpu is not None:
+            sys.stderr.write(_NO_GPU)
+            sys.stderr.flush()
         self.graph = Graph(
             inputs=tuple(_spec(node) for node in self._session.get_inputs()),
             outputs=tuple(_spec(node) for node in self._session.get_outputs()),
         )
-        self._outputs = [spec.name for spec in self.graph.outputs]
+        self._outputs = [spec.name for spec in settings.served(self.graph.outputs)]
 
     def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
         return [self._one(batch) for batch in batches]
@@ -99,6 +110,8 @@ def _options(settings: ModelSettings) -> SessionOptions:
         )
     options.graph_optimization_level = _LEVELS[settings.graph_level]
     options.log_severity_level = 3
+    # Its threads would turn between two calls, on the cores that the gateway and Triton need.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
 

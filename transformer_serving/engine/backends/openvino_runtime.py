@@ -41,7 +41,12 @@ class OpenVinoRuntime:
                 f"model file '{path.name}' cannot be loaded by OpenVINO ({cause_of(error)}); "
                 "convert again"
             ) from None
-        self.graph = _graph(model, compiled)
+        # Beyond its table of positions OpenVINO reads zeros, and says nothing.
+        self.graph = _graph(model, compiled, settings.count("max_positions", 0) or None)
+        served = settings.served(self.graph.outputs)
+        self._outputs = {
+            spec.name: index for index, spec in enumerate(self.graph.outputs) if spec in served
+        }
         self._requests = [compiled.create_infer_request() for _ in range(_IN_FLIGHT)]
 
     def run(self, batches: Sequence[Arrays]) -> list[Arrays | RequestFailure]:
@@ -64,8 +69,8 @@ class OpenVinoRuntime:
             request.wait()
             # Copied: the request's own memory is overwritten by the next batch.
             return {
-                spec.name: request.get_output_tensor(index).data.copy()
-                for index, spec in enumerate(self.graph.outputs)
+                name: request.get_output_tensor(index).data.copy()
+                for name, index in self._outputs.items()
             }
         except RuntimeError as error:
             return RequestFailure(
@@ -90,11 +95,12 @@ def _check_weights(path: Path) -> None:
         )
 
 
-def _graph(model: openvino.Model, compiled: openvino.CompiledModel) -> Graph:
+def _graph(model: openvino.Model, compiled: openvino.CompiledModel, places: int | None) -> Graph:
     return Graph(
         inputs=tuple(map(_spec, model.inputs, compiled.inputs)),
         outputs=tuple(map(_spec, model.outputs, compiled.outputs)),
         id_limits=_id_limits(model),
+        places=places,
     )
 
 

@@ -36,6 +36,10 @@ from transformer_serving.engine.backends.probe import probe
 from transformer_serving.engine.backends.shared_area import close_own_area
 from transformer_serving.engine.backends.tensors import triton_tensor
 
+_EACH_ALONE = (
+    "each request runs by itself: they are joined where every input is integers of any rows and "
+    "columns, and every output has its texts on the first axis"
+)
 # As early as our code runs in the stub.
 close_own_area()
 close_inherited_sockets()
@@ -77,7 +81,9 @@ class TextModel(ABC):
         except ModelError as error:
             raise pb_utils.TritonModelException(str(error)) from None
         self._executor = Executor(runtime, layout)
-        if settings.max_batch_size and not layout.mask:
+        if settings.max_batch_size and not layout.joinable:
+            pb_utils.Logger.log_warn(_EACH_ALONE)
+        elif settings.max_batch_size and not layout.mask:
             pb_utils.Logger.log_warn("requests of different lengths run one after the other")
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:

@@ -16,7 +16,7 @@ from transformer_serving.contract.generation import Finish, Options
 from transformer_serving.engine.backends.generation.calls import Call
 from transformer_serving.engine.backends.generation.seeds import folded
 from transformer_serving.engine.backends.generation.sequences import Part
-from transformer_serving.engine.backends.generation.settings import GenerationSettings
+from transformer_serving.engine.backends.generation.settings import COMPUTED, GenerationSettings
 from transformer_serving.engine.backends.model_settings import ModelError
 from transformer_serving.engine.backends.openvino_quiet import cause_of, check_ir, core, openvino
 from transformer_serving.engine.backends.precision import openvino_properties
@@ -111,14 +111,16 @@ def _scheduler(settings: GenerationSettings) -> Any:
 
 
 def _properties(settings: GenerationSettings) -> dict[str, str]:
-    return {
-        **openvino_properties(
-            settings.precision,
-            capabilities=core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"),
-            threads=settings.threads,
-        ),
-        "KV_CACHE_PRECISION": settings.kv_precision,
-    }
+    """A cache in what the model computes in goes with it to f32 where the CPU lacks bf16."""
+    properties = openvino_properties(
+        settings.precision,
+        capabilities=core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"),
+        threads=settings.threads,
+    )
+    kept = settings.kv_precision
+    if kept in COMPUTED:
+        kept = properties["INFERENCE_PRECISION_HINT"]
+    return {**properties, "KV_CACHE_PRECISION": kept}
 
 
 def _config(options: Options) -> Any:

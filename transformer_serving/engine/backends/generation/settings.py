@@ -27,6 +27,8 @@ from transformer_serving.engine.backends.precision import HINTS
 
 # What a cache entry is kept in unless said: exact where the model is.
 KV_OF = {"fp32": "f32", "bf16": "u8", "fp16": "u8", "int8": "u8"}
+# openvino_genai keeps a cache in one of these only where it computes in it.
+COMPUTED = ("f32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,12 @@ def read_generation_settings(settings: ModelSettings) -> GenerationSettings:
 def blocks_of(tokens: int) -> int:
     """The blocks that so many tokens fill."""
     return -(-tokens // BLOCK_TOKENS)
+
+
+def caches_of(precision: str) -> tuple[str, ...]:
+    """What a model of the precision may keep its cache in, on every processor."""
+    computed = HINTS[precision][0]
+    return tuple(kv for kv in KV_PRECISION.choices if kv == computed or kv not in COMPUTED)
 
 
 def _number(settings: ModelSettings, row: EngineParameter, unsaid: int | None = None) -> int:

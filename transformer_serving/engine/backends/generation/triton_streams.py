@@ -92,7 +92,9 @@ class LanguageModel(ABC):
             else:
                 if identity:
                     self._by_id[identity] = answers
+                    # A farewell ends one call: its caller may use the id again.
                     answers.left = identity in self._unknown
+                    self._unknown.pop(identity, None)
                 self._engine.submit(call, answers)
 
     def _end(self, identity: str) -> None:

@@ -26,6 +26,6 @@ def with_threads(text: str) -> str:
     said = config.parameters[_THREADS].string_value if _THREADS in config.parameters else ""
     if backend_of(config) != _BACKEND or said not in ("", "0"):
         return text
-    instances = max(1, sum(max(1, group.count) for group in config.instance_group))
-    config.parameters[_THREADS].string_value = str(max(1, cores // instances))
+    instances = sum(max(1, g.count) * max(1, len(g.gpus)) for g in config.instance_group)
+    config.parameters[_THREADS].string_value = str(max(1, cores // max(1, instances)))
     return to_text(config)

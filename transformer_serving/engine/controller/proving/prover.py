@@ -3,7 +3,8 @@
 Triton's readiness is what workers act on, so a version must not be ready before it is proven. It
 is loaded as the model PROOF_MODEL instead, asked its bundle's whole parity set, and unloaded. No
 endpoint can have that name, so no client can ask it. One proof runs at a time: in all the world of
-this Triton there is one copy more, and it is gone before the version itself is loaded.
+this Triton there is one copy more, on each GPU that the model is for, and it is gone before the
+version itself is loaded.
 """
 
 from __future__ import annotations
@@ -278,7 +279,9 @@ def _asked(found: ParitySet | GreedySet, ask: Asking) -> Proof:
 
 
 def _proof_config(version: Version) -> ModelConfig:
-    """The version's own, without warm-up and with one instance of each group.
+    """The version's own, without warm-up and with one instance of each group, on each of its GPUs:
+    where Triton has none, it refuses a group that names one, and nvidia-smi may see what Triton
+    does not.
 
     A language model is asked all prompts at one time, so as many may wait.
     """
