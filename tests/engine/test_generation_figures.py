@@ -48,7 +48,7 @@ class Family:
         assert description
         assert (kind == self.COUNTER) == name.endswith("_total")
 
-    def Metric(self, labels: dict[str, str]) -> Metric:  # noqa: N802 - Triton's name
+    def Metric(self, labels: dict[str, str]) -> Metric:
         assert labels == {"model": "stories", "version": "1"}
         return Metric()
 
