@@ -17,10 +17,13 @@ from transformer_serving.contract.settings.polls import SERVING_POLL, TRITON_POL
 from transformer_serving.contract.settings.setting import Setting
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, Alert
-from transformer_serving.desk.monitoring.objectives import OBJECTIVES
+from transformer_serving.desk.monitoring.endpoints import ENDPOINTS
+from transformer_serving.desk.monitoring.objectives import OBJECTIVES, OVER_DAYS
 from transformer_serving.desk.monitoring.restarts import RESTARTS
-from transformer_serving.desk.monitoring.times import TimeScale
+from transformer_serving.desk.monitoring.times import PAGE, TimeScale
 
+# Seconds between two computations, where not those of prometheus.yaml.
+INTERVALS_S = {OVER_DAYS: 60.0}
 RUNBOOKS = "docs/runbooks"
 HEAD = "# Made by `make monitoring` from transformer_serving/desk/monitoring; docs/monitoring.md.\n"
 # Bounds of the inference containers that alerts measure against: each alone must be a number.
@@ -32,7 +35,13 @@ POLLS = {"CLEARML_SERVING_POLL_FREQ": "0.1", "CLEARML_TRITON_POLL_FREQ": "0.1"}
 
 def all_alerts() -> tuple[Alert, ...]:
     """Every rule, those of one group behind each other."""
-    return (*(alert for one in OBJECTIVES for alert in one.alerts()), *CONDITIONS, *RESTARTS)
+    burns = [alert for one in OBJECTIVES for alert in one.alerts()]
+    return (
+        *sorted(burns, key=lambda alert: alert.severity != PAGE),
+        *ENDPOINTS,
+        *CONDITIONS,
+        *RESTARTS,
+    )
 
 
 def limits(variables: Mapping[str, str]) -> dict[str, str]:
@@ -71,7 +80,10 @@ def rules(
     text = HEAD + "groups:\n"
     rows = all_alerts() if alerts is None else alerts
     for group, those in groupby(rows, lambda alert: alert.group):
-        text += f"  - name: {group}\n    rules:\n"
+        every = INTERVALS_S.get(group)
+        text += f"  - name: {group}\n"
+        text += f"    interval: {scale.interval(every)}\n" if every else ""
+        text += "    rules:\n"
         text += "".join(_rule(alert, scale, values) for alert in those)
     return text
 
