@@ -23,7 +23,7 @@ from tests.monitoring.test_scrapes import running_prometheus, until
 from transformer_serving.desk.monitoring import chart
 from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES
 from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB
-from transformer_serving.desk.monitoring.rules import LIMITS
+from transformer_serving.desk.monitoring.rules import LIMITS, RUNBOOKS_FORM
 
 MONITORED = {
     "monitoring": {"podMonitors": True, "rules": True, "dashboards": True},
@@ -92,6 +92,18 @@ def test_alerts_measure_against_the_limits_that_the_workers_have() -> None:
     }
     assert "> 0.6 * 7.25\n" in expressions["WaitingTimeNearLimit"]
     assert "@" not in "".join(expressions.values())
+
+
+def test_an_alert_leads_to_its_runbook_where_it_can_be_opened() -> None:
+    address = "https://wiki.example:8443/serving/docs/runbooks"
+    moved = groups({"monitoring": {"runbooks": address}})
+    for rule in (rule for group in moved for rule in group["rules"]):
+        assert rule["annotations"]["runbook"].startswith(f"{address}/")
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    form = schema["properties"]["monitoring"]["properties"]["runbooks"]["pattern"]
+    assert form == f"^{RUNBOOKS_FORM}$"
+    with pytest.raises(helm_python.HelmError, match="monitoring[./]runbooks"):
+        groups({"monitoring": {"runbooks": "a: {b}"}})
 
 
 def test_a_sync_is_late_by_polls_of_the_release() -> None:

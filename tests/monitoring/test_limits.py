@@ -11,7 +11,7 @@ from tests.monitoring.test_rules import IN_SERVICE, written
 from transformer_serving.contract.settings import preprocess as preprocess_settings
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.__main__ import PROMETHEUS, RULES, main
-from transformer_serving.desk.monitoring.rules import LIMITS, POLLS, limits
+from transformer_serving.desk.monitoring.rules import LIMITS, POLLS, RUNBOOKS, limits
 from transformer_serving.desk.monitoring.scrapes import Place, prometheus_config
 
 
@@ -46,3 +46,15 @@ def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, value: str) -> Non
     done = CliRunner().invoke(main, ["--env-file", str(variables), "--output", str(tmp_path)])
     assert done.exit_code == 1
     assert not (tmp_path / RULES).exists()
+
+
+def test_runbooks_are_where_it_is_said(tmp_path: Path) -> None:
+    address = "https://wiki.example/runbooks"
+    arguments = ["--output", str(tmp_path), "--runbooks"]
+    assert CliRunner().invoke(main, [*arguments, address]).exit_code == 0
+    text = (tmp_path / RULES).read_text()
+    assert text.replace(f"runbook: {address}/", f"runbook: {RUNBOOKS}/") == written(IN_SERVICE)
+    assert address in text
+    for wrong in ("https://wiki.example/", "a: b", "{{ x }}", "", "#a"):
+        done = CliRunner().invoke(main, [*arguments, wrong])
+        assert done.exit_code == 2, wrong

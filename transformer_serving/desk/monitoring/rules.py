@@ -24,7 +24,10 @@ from transformer_serving.desk.monitoring.times import PAGE, TimeScale
 
 # Seconds between two computations, where not those of prometheus.yaml.
 INTERVALS_S = {OVER_DAYS: 60.0}
+# Of this repository, where nobody says under which address an alert's receivers find it.
 RUNBOOKS = "docs/runbooks"
+# What YAML takes without quotes, and Prometheus without a look for a template.
+RUNBOOKS_FORM = r"[A-Za-z0-9][A-Za-z0-9.:/_~%-]*[A-Za-z0-9]"
 HEAD = "# Made by `make monitoring` from transformer_serving/desk/monitoring; docs/monitoring.md.\n"
 # Bounds of the inference containers that alerts measure against: each alone must be a number.
 LIMITS = ("TRANSFORMER_SERVING_MAX_WAIT_S",)
@@ -71,11 +74,14 @@ def expression(alert: Alert, scale: TimeScale, values: Mapping[str, str]) -> str
 
 
 def rules(
-    scale: TimeScale, values: Mapping[str, str], alerts: Iterable[Alert] | None = None
+    scale: TimeScale,
+    values: Mapping[str, str],
+    alerts: Iterable[Alert] | None = None,
+    runbooks: str = RUNBOOKS,
 ) -> str:
     """The file's text, of all alerts or of these; how often they are computed says prometheus.yaml.
 
-    `values` are the limits.
+    `values` are the limits, `runbooks` is the address of the folder of runbooks.
     """
     text = HEAD + "groups:\n"
     rows = all_alerts() if alerts is None else alerts
@@ -84,11 +90,13 @@ def rules(
         text += f"  - name: {group}\n"
         text += f"    interval: {scale.interval(every)}\n" if every else ""
         text += "    rules:\n"
-        text += "".join(_rule(alert, scale, values) for alert in those)
+        for alert in those:
+            text += f"{_rule(alert, scale, values)}          runbook: {runbooks}/{alert.runbook}\n"
     return text
 
 
 def _rule(alert: Alert, scale: TimeScale, values: Mapping[str, str]) -> str:
+    """All of it but the last line."""
     labels = {"severity": alert.severity, **alert.labels}
     hold = f"        for: {scale.text(alert.pace.hold_s)}\n" if alert.pace.hold_s else ""
     return (
@@ -99,7 +107,6 @@ def _rule(alert: Alert, scale: TimeScale, values: Mapping[str, str]) -> str:
         f"        labels: {_flow(labels)}\n"
         "        annotations:\n"
         f"          summary: {json.dumps(alert.summary)}\n"
-        f"          runbook: {RUNBOOKS}/{alert.runbook}\n"
     )
 
 
