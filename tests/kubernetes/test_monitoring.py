@@ -272,7 +272,7 @@ def test_a_release_that_is_well_hides_no_dead_one(promtool: str, tmp_path: Path)
     for file in files:
         file.write_text(yaml.safe_dump({"groups": groups(name=file.stem)}))
     endpoint = {"endpoint": "texts"}
-    series = {}
+    series: dict[str, int | str] = {}
     for name, is_well in (("prod", 0), ("staging", 1)):
         series[figure("up", name, job=INFERENCE_JOB)] = is_well
         series[figure("up", name, job=ENGINE_JOB)] = 1
