@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.dashboards.expressions import CACHE, P, of, quantiles, rate, ratio, total
+from scripts.dashboards.expressions import CACHE, TEXT, P, of, quantiles, rate, ratio, total
 from scripts.dashboards.panel import (
     Dashboard,
     Kind,
@@ -11,6 +11,7 @@ from scripts.dashboards.panel import (
     Panel,
     Query,
     Row,
+    Step,
     Variable,
     Word,
 )
@@ -19,9 +20,17 @@ from scripts.dashboards.traffic import answers, work
 CHOSEN = 'endpoint="$endpoint"'
 # What Triton calls it.
 MODEL = 'model="$model"'
+_FAILED = of(f"{P}engine_load_failed", CHOSEN)
 _GOLDEN = of(f"{P}gateway_golden_ok", CHOSEN)
-_BUNDLES = f"count by (bundle) ({of(f'{P}gateway_bundle_info', CHOSEN)})"
-_RIGHT = (Word(0, "wrong or no answer", "red"), Word(1, "as recorded", "green"))
+_INFO = of(f"{P}gateway_bundle_info", CHOSEN)
+_BUNDLES = f"count by (bundle) ({_INFO})"
+# Others answered a minute before, or this one has not for ten: where figures were away for a while
+# nothing is another bundle for that.
+_OTHER_BUNDLE = (
+    f"{_BUNDLES} unless count by (bundle) ({_INFO} offset 1m) and on () count({_INFO} offset 1m)\n"
+    f"or {_BUNDLES} unless count by (bundle) (last_over_time({_INFO}[10m] offset 1m))"
+)
+_RIGHT = (Word(0, "wrong or no answer", "red"), Word(1, "well", "green"))
 _SERVED = (Word(0, "not served", "red"), Word(1, "served", "green"))
 # In a model's name stands _ where the endpoint's has a slash: before its version, and in a name
 # that was added by hand. Each step replaces one.
@@ -53,7 +62,8 @@ _VARIABLES = (
 
 def _inside_triton(what: str, legend: str) -> Query:
     spent = rate(of(f"nv_inference_{what}_duration_us", MODEL))
-    return Query(f"{ratio(spent, rate(of('nv_inference_request_success', MODEL)))} / 1e6", legend)
+    mean = f"{ratio(spent, rate(of('nv_inference_request_success', MODEL)))} / 1e6"
+    return Query(f"{mean} unless on () {of(TEXT, MODEL)}", legend)
 
 
 _RIGHT_NOW = (
@@ -61,8 +71,9 @@ _RIGHT_NOW = (
         "Golden request",
         Kind.STAT,
         "short",
-        6,
-        "Each worker's last answer to the bundle's own request; the worst of them.",
+        5,
+        "Each worker's last answer to the bundle's own request; the worst of them. While the one "
+        "before answers, as where a load failed, any answer is well.",
         (Query(f"min ({_GOLDEN})"),),
         words=_RIGHT,
     ),
@@ -70,7 +81,7 @@ _RIGHT_NOW = (
         "On Triton",
         Kind.STAT,
         "short",
-        6,
+        4,
         "Whether a Triton serves its last good version.",
         (Query(f"max ({of(f'{P}engine_ready', CHOSEN)})"),),
         words=_SERVED,
@@ -79,7 +90,7 @@ _RIGHT_NOW = (
         "Proof",
         Kind.NAMES,
         "short",
-        6,
+        5,
         "Whether its engine was held to the bundle's parity set on the machine that serves it.",
         (
             Query(
@@ -90,10 +101,20 @@ _RIGHT_NOW = (
         nothing="none",
     ),
     Panel(
+        "Failed loads",
+        Kind.STAT,
+        "short",
+        5,
+        "On how many Tritons the bundle that is asked for could not be loaded at the last try. "
+        "While it is any, restart, roll and scale nothing: a worker that starts answers 503.",
+        (Query(f"sum by (endpoint) (max by (endpoint, instance) ({_FAILED}))", "{{endpoint}}"),),
+        steps=(Step(None, "green"), Step(1, "red")),
+    ),
+    Panel(
         "Bundle in service",
         Kind.NAMES,
         "short",
-        6,
+        5,
         "What answered the workers' last golden requests; during a change there are two.",
         (
             Query(
@@ -127,7 +148,8 @@ _ENGINE = (
         Kind.STACKED,
         "s",
         24,
-        "The mean of a call's parts, added up. Several requests may share a call.",
+        "The mean of a call's parts, added up. Several requests may share a call. Empty where text "
+        "is generated: Triton has the time in which such a call is handed over, and no more.",
         (
             _inside_triton("queue", "queue"),
             _inside_triton("compute_input", "input"),
@@ -223,7 +245,7 @@ _TEXT = (
         12,
         "A second, by reason: disconnect, as the caller left; else the code of an error.",
         (Query(rate(of(f"{P}cut_sequences_total", CHOSEN), "reason"), "{{reason}}"),),
-        Needs.FAULTS,
+        Needs.TEXT_GENERATION,
     ),
 )
 
@@ -242,7 +264,7 @@ ENDPOINT = Dashboard(
     (
         Mark(
             "Bundle",
-            f"{_BUNDLES} unless {_BUNDLES.replace('})', '} offset 1m)')}",
+            _OTHER_BUNDLE,
             "bundle {{bundle}} answers",
         ),
     ),

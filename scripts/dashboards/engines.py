@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.dashboards.expressions import CACHE, P, age, of, rate, ratio, total
+from scripts.dashboards.expressions import CACHE, UNLESS_TEXT, P, age, of, rate, ratio, total
 from scripts.dashboards.machine import GPUS, MACHINE
 from scripts.dashboards.panel import Dashboard, Kind, Needs, Panel, Query, Row, Step, Word
 
@@ -11,13 +11,19 @@ SERVED = 'model!~"[.].*"'
 _MODEL = "{{model}}"
 _READY = (Word(0, "not served", "red"), Word(1, "served", "green"))
 _DONE = rate(of("nv_inference_request_success", SERVED), "model")
+_ROWS_A_RUN = ratio(
+    rate(of("nv_inference_count", SERVED), "model"),
+    rate(of("nv_inference_exec_count", SERVED), "model"),
+)
+_NO_TEXT = "Of models that generate text see Text generation."
 # Each once, on however many Tritons and GPUs it is.
 _VERSIONS = f"count by (model, version) ({of('nv_inference_request_success', SERVED)})"
 
 
 def _mean(what: str) -> str:
     """Seconds of each request, by model; Triton counts microseconds."""
-    return f"{ratio(rate(of(f'nv_inference_{what}_duration_us', SERVED), 'model'), _DONE)} / 1e6"
+    spent = rate(of(f"nv_inference_{what}_duration_us", SERVED), "model")
+    return f"{ratio(spent, _DONE)} / 1e6{UNLESS_TEXT}"
 
 
 _TRITON = (
@@ -50,7 +56,7 @@ _TRITON = (
         Kind.LINES,
         "s",
         8,
-        "A request's mean wait inside Triton.",
+        f"A request's mean wait inside Triton. {_NO_TEXT}",
         (Query(_mean("queue"), _MODEL),),
     ),
     Panel(
@@ -58,7 +64,7 @@ _TRITON = (
         Kind.LINES,
         "s",
         8,
-        "A request's mean time in the engine itself.",
+        f"A request's mean time in the engine itself. {_NO_TEXT}",
         (Query(_mean("compute_infer"), _MODEL),),
     ),
     Panel(
@@ -66,7 +72,7 @@ _TRITON = (
         Kind.LINES,
         "s",
         8,
-        "A request's mean time for its tensors' way in and out.",
+        f"A request's mean time for its tensors' way in and out. {_NO_TEXT}",
         (
             Query(_mean("compute_input"), f"{_MODEL} in"),
             Query(_mean("compute_output"), f"{_MODEL} out"),
@@ -77,24 +83,16 @@ _TRITON = (
         Kind.LINES,
         "ops",
         12,
-        "Batches a second, by model.",
-        (Query(rate(of("nv_inference_exec_count", SERVED), "model"), _MODEL),),
+        f"Batches a second, by model. {_NO_TEXT}",
+        (Query(f"{rate(of('nv_inference_exec_count', SERVED), 'model')}{UNLESS_TEXT}", _MODEL),),
     ),
     Panel(
         "Rows a run",
         Kind.LINES,
         "short",
         12,
-        "How many rows the engine computes at once, in the mean.",
-        (
-            Query(
-                ratio(
-                    rate(of("nv_inference_count", SERVED), "model"),
-                    rate(of("nv_inference_exec_count", SERVED), "model"),
-                ),
-                _MODEL,
-            ),
-        ),
+        f"How many rows the engine computes at once, in the mean. {_NO_TEXT}",
+        (Query(f"{_ROWS_A_RUN}{UNLESS_TEXT}", _MODEL),),
     ),
 )
 
@@ -113,7 +111,8 @@ _CONTROLLER = (
         Kind.STAT,
         "s",
         6,
-        "Of the controller with the control plane.",
+        "Of the controller with the control plane. Where it looks more seldom than every two "
+        "minutes red is no fault yet: SyncStale has the times that are set.",
         (Query(age(f"{P}engine_last_sync_timestamp_seconds"), "{{instance}}"),),
         steps=(Step(None, "green"), Step(300, "red")),
     ),
@@ -136,7 +135,7 @@ _CONTROLLER = (
         "Endpoints that Triton serves",
         Kind.STATES,
         "short",
-        12,
+        8,
         "Each one's last good version, by container.",
         (
             Query(
@@ -147,11 +146,26 @@ _CONTROLLER = (
         words=_READY,
     ),
     Panel(
+        "Failed loads",
+        Kind.STATES,
+        "short",
+        8,
+        "Of the bundle that is asked for, at the last try, by container. What was in service is.",
+        (
+            Query(
+                f"max by (endpoint, instance) ({P}engine_load_failed)",
+                "{{endpoint}}, {{instance}}",
+            ),
+        ),
+        words=(Word(0, "none", "green"), Word(1, "failed", "red")),
+    ),
+    Panel(
         "Loaded versions",
         Kind.STACKED,
         "short",
-        12,
-        "Of each model: two while a new one is loaded before the old one goes.",
+        8,
+        "Of each model: two while a new one is loaded before the old one goes, and where a process "
+        "was killed: its version's rows stay until Triton ends.",
         (Query(f"count by (model) ({_VERSIONS})", _MODEL),),
     ),
     Panel(

@@ -16,6 +16,11 @@ QUANTILES = (0.5, 0.95, 0.99)
 # The figures of a language model's cache, as their names end and as a legend says it.
 CACHE = (("use", "in use"), ("reserved", "reserved"))
 
+# Of a model that generates text. Its calls return as soon as they are queued, and farewells count
+# as calls: what Triton has of them is of no text.
+TEXT = f"{P}generation_tokens_total"
+UNLESS_TEXT = f" unless on (model) {TEXT}"
+
 
 def of(figure: str, *labels: str) -> str:
     """The figure where all these conditions hold; empty ones are none."""

@@ -115,6 +115,8 @@ def _panel(panel: Panel) -> _Builder:
         made.thresholds(_thresholds(panel.steps))
     if panel.words:
         made.mappings([_words(panel.words)])
+    if panel.decimals is not None:
+        made.decimals(panel.decimals)
     if panel.nothing:
         made.no_value(panel.nothing)
     for letter, query in zip(ascii_uppercase, panel.queries, strict=False):

@@ -36,7 +36,6 @@ class Needs(Enum):
     NOTHING = ""
     TEXT_GENERATION = "Empty where no endpoint generates text."
     KEYS = "Empty where the gateway has no keys."
-    FAULTS = "Empty as long as there is none."
     GPU = "Empty where Triton has no GPU."
 
 
@@ -67,7 +66,10 @@ class Word:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel; `width` of the grid's 24 columns. `nothing` is shown where nothing comes."""
+    """One panel; `width` of the grid's 24 columns. `nothing` is shown where nothing comes.
+
+    `decimals` are as many as Grafana thinks best unless said otherwise.
+    """
 
     title: str
     kind: Kind
@@ -79,6 +81,7 @@ class Panel:
     steps: tuple[Step, ...] = ()
     words: tuple[Word, ...] = ()
     nothing: str = ""
+    decimals: int | None = None
 
     @property
     def said(self) -> str:

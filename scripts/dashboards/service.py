@@ -5,6 +5,7 @@ from __future__ import annotations
 from scripts.dashboards.expressions import REQUESTS, P, age, quantile, rate, ratio, share, total
 from scripts.dashboards.panel import Dashboard, Kind, Needs, Panel, Query, Row, Step
 from scripts.dashboards.traffic import answers, work
+from transformer_serving.desk.monitoring.alerts import LEAST_BAD
 from transformer_serving.desk.monitoring.objectives import OBJECTIVES, Objective
 from transformer_serving.desk.monitoring.times import (
     BUDGET_DAYS,
@@ -26,12 +27,14 @@ _PROMISES = {
     "LatencyBudgetBurn": ("Answered within 1 s", Needs.NOTHING, ratio),
     "FirstTokenBudgetBurn": ("First token within 2.5 s", Needs.TEXT_GENERATION, ratio),
 }
-# At which an alert fires; the highest is the colour of a fire.
+# Whose windows are drawn; those of tickets are of days.
+_PAGES = tuple(rate for rate in BURN_RATES if rate.severity == PAGE)
+# The highest is the colour of a fire.
 _BURNS = (
     Step(None, _GREEN),
     *(
-        Step(rate.factor, "orange" if rate.factor < BURN_RATES[0].factor else _RED)
-        for rate in reversed(BURN_RATES)
+        Step(rate.factor, "orange" if rate.factor < _PAGES[0].factor else _RED)
+        for rate in reversed(_PAGES)
     ),
 )
 
@@ -54,27 +57,44 @@ def _kept(objective: Objective) -> Panel:
         (Query(f"1 - ({bad})", _AT),),
         needs,
         (Step(None, _RED), Step(objective.target, _GREEN)),
+        decimals=3,
     )
 
 
 def _burn(objective: Objective) -> Panel:
     title, needs, _ = _PROMISES[objective.alert]
     budget = f"{1 - objective.target:.6g}"
-    windows = [_TIMES.text(one.pace.window_s) for one in BURN_RATES if one.severity == PAGE]
+    windows = [(rate.factor, _TIMES.text(rate.pace.window_s)) for rate in _PAGES]
+    still = " or ".join(_TIMES.text(rate.pace.short_s) for rate in _PAGES)
     return Panel(
         f"Budget burnt: {title[0].lower()}{title[1:]}",
         Kind.LINES,
         "short",
         8,
-        f"How many times as fast as it may the error budget is spent. Lines: where "
-        f"{objective.alert} fires.",
+        f"How many times as fast as it may the error budget is spent. A window over its own line "
+        f"pages by {objective.alert}, where the last {still} are over it, too, and {LEAST_BAD} bad "
+        "answers came at least. Tickets look at days, which are not drawn.",
         tuple(
-            Query(f"({_bad_share(objective, window)}) / {budget}", f"{_AT}, {window}")
-            for window in windows
+            Query(
+                f"({_bad_share(objective, window)}) / {budget}",
+                f"{_AT}, {window}, line {factor:g}",
+            )
+            for factor, window in windows
         ),
         needs,
         _BURNS,
     )
+
+
+def _ends(counter: str, part: str) -> Query:
+    return Query(
+        f"sum by (instance) (increase({P}{counter}_total[1h]))", f"{{{{instance}}}} {part}"
+    )
+
+
+def _starts(side: str, part: str) -> Query:
+    since = f"max by (instance) ({P}{side}_start_time_seconds)"
+    return Query(f"changes({since}[1h:])", f"{{{{instance}}}} {part}")
 
 
 _REQUESTS = (
@@ -99,7 +119,6 @@ _REQUESTS = (
         12,
         "Before an endpoint saw them, by code.",
         (Query(rate(f"{P}gateway_refused_total", "code"), "{{code}}"),),
-        Needs.FAULTS,
     ),
 )
 
@@ -126,7 +145,7 @@ _WORKERS = (
         Kind.STAT,
         "short",
         6,
-        "Processes that answer, by container.",
+        "Processes that serve, by container, be it that one hangs: golden rounds tell.",
         (
             Query(
                 f"count by (instance) ({P}gateway_golden_round_timestamp_seconds)",
@@ -156,7 +175,8 @@ _WORKERS = (
         Kind.STAT,
         "s",
         6,
-        "With the control plane, of the worker that is behind most.",
+        "With the control plane, of the worker that is behind most. Where it looks more seldom "
+        "than every six minutes red is no fault yet: SyncStale has the times that are set.",
         (Query(age(f"{P}gateway_last_sync_timestamp_seconds"), "{{instance}}"),),
         steps=(Step(None, _GREEN), Step(900, _RED)),
     ),
@@ -164,7 +184,7 @@ _WORKERS = (
         "Processor time of each worker",
         Kind.LINES,
         "short",
-        8,
+        6,
         "Cores that it keeps busy.",
         (Query(rate('process_cpu_seconds_total{pid!=""}', "instance, pid"), _WORKER),),
     ),
@@ -172,7 +192,7 @@ _WORKERS = (
         "Memory of each worker",
         Kind.LINES,
         "bytes",
-        8,
+        6,
         "Resident.",
         (Query(total('process_resident_memory_bytes{pid!=""}', "instance, pid"), _WORKER),),
     ),
@@ -180,9 +200,22 @@ _WORKERS = (
         "Files and connections of each worker",
         Kind.LINES,
         "short",
-        8,
+        6,
         "That it has open.",
         (Query(total('process_open_fds{pid!=""}', "instance, pid"), _WORKER),),
+    ),
+    Panel(
+        "Restarts in an hour",
+        Kind.LINES,
+        "short",
+        6,
+        "Of workers, of Triton, and of the gateway or controller that gives the figures.",
+        (
+            _ends("gateway_worker_restarts", "workers"),
+            _ends("engine_triton_starts", "Triton"),
+            _starts("gateway", "gateway"),
+            _starts("engine", "controller"),
+        ),
     ),
 )
 

@@ -14,7 +14,7 @@ from scripts.dashboards.expressions import (
     share,
     total,
 )
-from scripts.dashboards.panel import Kind, Needs, Panel, Query
+from scripts.dashboards.panel import Kind, Panel, Query
 
 _EACH = "{{endpoint}}"
 # Not those for none: a path that is nobody's.
@@ -178,6 +178,5 @@ def _calls(chosen: str) -> tuple[Panel, ...]:
                     "{{endpoint}}: {{reason}}",
                 ),
             ),
-            Needs.FAULTS,
         ),
     )

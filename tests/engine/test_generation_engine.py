@@ -143,16 +143,23 @@ class Process:
         self.over = threading.Event()
         self.lines: list[str] = []
         self.told = 0
+        self.again = 0
+        self.told_all = threading.Event()
         self.fault: Exception | None = None
 
     def end(self, reason: str) -> None:
         self.ended.append(reason)
         self.over.set()
 
-    def report(self, counts: Counts) -> None:
+    def report(self, counts: Counts) -> float | None:
+        """Of the first `again` tellings it keeps something back."""
         self.told += 1
         if self.fault is not None:
             raise self.fault
+        if self.told <= self.again:
+            return 0.001
+        self.told_all.set()
+        return None
 
 
 @contextmanager
@@ -411,6 +418,16 @@ def test_figures_that_cannot_be_told_end_no_sequence() -> None:
         assert submitted(engine, call(2))[0].end() is Finish.LENGTH
     assert (process.told, process.ended) == (1, [])
     assert process.lines == ["no more figures are told: RuntimeError: no page"]
+
+
+def test_what_was_kept_back_is_told_though_nobody_comes() -> None:
+    process = Process()
+    process.again = 9
+    with running(process=process) as engine:
+        assert submitted(engine, call(1, new=1))[0].end() is Finish.LENGTH
+        assert process.told_all.wait(60)
+        assert submitted(engine, call(2))[0].end() is Finish.LENGTH
+    assert engine.counts.finished == 2
 
 
 def test_whatever_else_happens_to_the_thread_ends_the_process() -> None:

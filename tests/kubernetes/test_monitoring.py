@@ -23,7 +23,7 @@ from tests.monitoring.test_scrapes import running_prometheus, until
 from transformer_serving.desk.monitoring import chart
 from transformer_serving.desk.monitoring.__main__ import FOLDER, PROMETHEUS, RULES
 from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB
-from transformer_serving.desk.monitoring.rules import LIMITS
+from transformer_serving.desk.monitoring.rules import LIMITS, RUNBOOKS_FORM
 
 MONITORED = {
     "monitoring": {"podMonitors": True, "rules": True, "dashboards": True},
@@ -90,8 +90,20 @@ def test_alerts_measure_against_the_limits_that_the_workers_have() -> None:
     expressions = {
         rule["alert"]: rule["expr"] for group in groups(given) for rule in group["rules"]
     }
-    assert expressions["WaitingTimeNearLimit"].endswith("> 0.6 * 7.25")
+    assert "> 0.6 * 7.25\n" in expressions["WaitingTimeNearLimit"]
     assert "@" not in "".join(expressions.values())
+
+
+def test_an_alert_leads_to_its_runbook_where_it_can_be_opened() -> None:
+    address = "https://wiki.example:8443/serving/docs/runbooks"
+    moved = groups({"monitoring": {"runbooks": address}})
+    for rule in (rule for group in moved for rule in group["rules"]):
+        assert rule["annotations"]["runbook"].startswith(f"{address}/")
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    form = schema["properties"]["monitoring"]["properties"]["runbooks"]["pattern"]
+    assert form == f"^{RUNBOOKS_FORM}$"
+    with pytest.raises(helm_python.HelmError, match="monitoring[./]runbooks"):
+        groups({"monitoring": {"runbooks": "a: {b}"}})
 
 
 def test_a_sync_is_late_by_polls_of_the_release() -> None:
@@ -260,11 +272,11 @@ def test_a_release_that_is_well_hides_no_dead_one(promtool: str, tmp_path: Path)
     for file in files:
         file.write_text(yaml.safe_dump({"groups": groups(name=file.stem)}))
     endpoint = {"endpoint": "texts"}
-    series = {}
+    series: dict[str, int | str] = {}
     for name, is_well in (("prod", 0), ("staging", 1)):
         series[figure("up", name, job=INFERENCE_JOB)] = is_well
         series[figure("up", name, job=ENGINE_JOB)] = 1
-        series[figure("transformer_serving_engine_ready", name, **endpoint)] = is_well
+        series[figure("transformer_serving_engine_ready", name, **endpoint)] = f"1x5 {is_well}"
     of_prod = {"severity": "page", "namespace": NAMESPACE, "release": "prod"}
     expected = [
         {

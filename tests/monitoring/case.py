@@ -14,6 +14,16 @@ Series = tuple[str, float, float]
 LAST_STEPS = 8
 ENDPOINT = {"endpoint": "texts"}
 GATEWAY, TRITON = {"instance": "10.0.0.7:8080"}, {"instance": "10.0.0.9:8003"}
+PROOF = {**ENDPOINT, "bundle": "7", **TRITON}
+MODEL = {"model": "texts", "version": "7", **TRITON}
+WORKERS = [
+    (
+        f'{P}gateway_golden_round_timestamp_seconds{{instance="10.0.0.7:8080",pid="{pid}"}}',
+        0.0,
+        60.0,
+    )
+    for pid in (11, 12)
+]
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,10 @@ class Case:
     step_s: float = MINUTE
     # How much each grows in its last steps, where that is something else.
     then: Sequence[float] = ()
+    # What each is in its last steps, where that is something else than before.
+    turns: Sequence[float] = ()
+    # The value with which it fires, where the summary has it.
+    value: float = 0.0
 
     @property
     def at_s(self) -> float:
@@ -44,18 +58,21 @@ class Case:
         The series are shorter than the window then, as those of a container that has just started.
         """
         soon = self.alert.pace.hold_s + 2 * self.step_s
-        return (self.at_s,) if self.fires is not None or self.then else (soon, self.at_s)
+        changes = self.fires is not None or self.then or self.turns
+        return (self.at_s,) if changes else (soon, self.at_s)
 
     def values(self) -> list[tuple[str, str]]:
         """Each series as promtool takes it."""
         steps = round(self.at_s / self.step_s) + 1
-        first = steps - LAST_STEPS if self.then else steps
+        first = steps - LAST_STEPS if self.then or self.turns else steps
         rows = []
         for at, (name, value, step) in enumerate(self.series):
             text = f"{value:g}+{step:.10g}x{first}"
             if self.then:
                 after = self.then[at]
                 text += f" {value + first * step + after:.10g}+{after:.10g}x{LAST_STEPS - 1}"
+            if self.turns:
+                text += f" {self.turns[at]:g}x{LAST_STEPS - 1}"
             rows.append((name, text))
         return rows
 

@@ -66,7 +66,7 @@ def objective_cases() -> Iterator[Case]:
                 ("below", series(1e5 * below, 1e5 * (1 - below)), None),
                 ("few", series(few, 0), None),
             ):
-                yield Case(alert, name, rows, fires, step_s)
+                yield Case(alert, name, rows, fires, step_s, value=above)
             # The long window still sees it; the short one does not.
             bad = min(2 * most, 0.95)
             then = [step for _, _, step in series(0, 1e5)]

@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,20 @@ import pytest
 import yaml
 
 from scripts.dashboards.endpoint import ENDPOINT
-from scripts.dashboards.engines import ENGINES
 from scripts.dashboards.expressions import P
 from scripts.dashboards.grafana import text
 from scripts.dashboards.panel import GRID_COLUMNS, Dashboard, Kind, Needs
+from scripts.dashboards.service import SERVICE
 from scripts.dashboards.table import DASHBOARDS, FOLDER
 from tests.monitoring.test_alerts import OBSERVABILITY, of_generation
 from tests.monitoring.test_scrapes import program
-from transformer_serving.contract.naming import triton_model_name
-from transformer_serving.engine.controller.status import PROOF_STATES
+from transformer_serving.desk.monitoring.objectives import OBJECTIVES
+from transformer_serving.desk.monitoring.rules import all_alerts
+from transformer_serving.desk.monitoring.times import BURN_RATES, PAGE
 
 EACH = pytest.mark.parametrize("shown", DASHBOARDS, ids=lambda one: one.name)
 # What Triton's own page has: docs of release 24.10, "Metrics".
-_TRITON = {
+OF_TRITON = {
     "nv_inference_request_success", "nv_inference_request_failure", "nv_inference_count",
     "nv_inference_exec_count", "nv_inference_request_duration_us",
     "nv_inference_queue_duration_us", "nv_inference_compute_input_duration_us",
@@ -80,6 +81,7 @@ def test_every_panel_is_in_its_file(shown: Dashboard) -> None:
         assert len({target["refId"] for target in there["targets"]}) == len(asked)
         assert there["fieldConfig"]["defaults"]["unit"] == panel.unit
         assert there["fieldConfig"]["defaults"].get("noValue", "") == panel.nothing
+        assert there["fieldConfig"]["defaults"].get("decimals") == panel.decimals
 
 
 @EACH
@@ -101,7 +103,7 @@ def test_panels_stand_beside_each_other(shown: Dashboard) -> None:
 
 @EACH
 def test_its_figures_are_given(shown: Dashboard) -> None:
-    given = {"up"} | _TRITON | of_generation()
+    given = {"up"} | OF_TRITON | of_generation()
     for line in OBSERVABILITY.read_text("utf-8").splitlines():
         if found := re.match(r"\| ((?:transformer_serving|process)_\w+) \| (\w+) \|", line):
             suffixes = ("_bucket", "_count", "_sum") if found[2] == "histogram" else ("",)
@@ -138,80 +140,6 @@ def test_a_legend_tells_lines_apart(shown: Dashboard) -> None:
             by = re.search(r"\bby \(([\w, ]+)\)", query.expression)
             labels = set(by[1].split(", ")) - {"le"} if by else set()
             assert labels <= set(re.findall(r"\{\{(\w+)\}\}", query.legend)), query
-
-
-# Two Tritons, one of them with two GPUs, have the same two models, one of them in two versions; a
-# bundle's proof still runs in the second.
-_TWO_TRITONS = (
-    *(
-        (f'nv_inference_request_success{{model="{model}",version="{version}",{where}}}', 7)
-        for model, version in (("texts", 1), ("texts", 2), ("stories", 1), (".proof", 1))
-        for where in ('instance="a",gpu_uuid="0"', 'instance="a",gpu_uuid="1"', 'instance="b"')
-    ),
-    *(
-        (f'{P}engine_proof{{{labels},state="{state}"}}', int(state == present))
-        for labels, present in (
-            ('endpoint="texts",bundle="2",instance="a"', "proven"),
-            ('endpoint="texts",bundle="2",instance="b"', "proven"),
-            ('endpoint="stories",bundle="1",instance="a"', "proven"),
-            ('endpoint="stories",bundle="1",instance="b"', "proving"),
-        )
-        for state in PROOF_STATES
-    ),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("title", "found"),
-    [
-        ("Bundles by proof", {"state": {"proven": 2, "unproven": 0, "proving": 1, "failed": 0}}),
-        ("Loaded versions", {"model": {"texts": 2, "stories": 1}}),
-    ],
-)  # fmt: skip
-def test_what_two_tritons_have_alike_counts_once(
-    title: str, found: dict[str, dict[str, int]], tmp_path: Path
-) -> None:
-    (panel,) = (panel for panel in ENGINES.panels() if panel.title == title)
-    (query,) = panel.queries
-    ((label, values),) = found.items()
-    found_rows = {f'{{{label}="{name}"}}': value for name, value in values.items()}
-    finds(query.expression, dict(_TWO_TRITONS), found_rows, tmp_path)
-
-
-def finds(
-    expression: str, there: Mapping[str, float], found: Mapping[str, float], folder: Path
-) -> None:
-    """What promtool makes of series that stay as they are."""
-    asked = {
-        "expr": expression,
-        "eval_time": "1m",
-        "exp_samples": [{"labels": labels, "value": value} for labels, value in found.items()],
-    }
-    one = {
-        "interval": "1m",
-        "input_series": [{"series": row, "values": f"{value}x2"} for row, value in there.items()],
-        "promql_expr_test": [asked],
-    }
-    file = folder / "panel.yaml"
-    file.write_text(yaml.safe_dump({"tests": [one]}))
-    command = [program("promtool", "prometheus"), "test", "rules", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "version"), [("texts", None), ("texts", "1"), ("a/b", "1"), ("a/b/c/d", "2")]
-)
-def test_a_chosen_endpoints_model_is_tritons_own(
-    name: str, version: str | None, tmp_path: Path
-) -> None:
-    endpoint = f"{name}/{version}" if version else name
-    (variable,) = (one for one in ENDPOINT.variables if one.name == "model")
-    expression = variable.query.removeprefix("query_result(").removesuffix(")")
-    there = {f'{P}engine_ready{{endpoint="{endpoint}",bundle="7",instance="a"}}': 1}
-    model = triton_model_name(name, version)
-    found = {f'{{endpoint="{endpoint}",model="{model}"}}': 1}
-    finds(expression.replace("$endpoint", endpoint), there, found, tmp_path)
 
 
 def test_every_token_counts_where_they_are_counted() -> None:
@@ -253,3 +181,33 @@ def test_a_word_is_for_whole_numbers() -> None:
         for panel in shown.panels():
             if panel.kind is Kind.STATES:
                 assert [word.value for word in panel.words] == [0, 1]
+
+
+def test_what_alerts_look_at_is_on_a_dashboard() -> None:
+    """But for the counts of statuses, which the times of requests have as well."""
+    shown = {name for one in DASHBOARDS for text in expressions(one) for name in figures(text)}
+    watched = {
+        name for alert in all_alerts() for name in figures(re.sub('"[^"]*"', "", alert.expression))
+    }
+    assert watched - shown == {f"{P}requests_total"}
+
+
+def figures(expression: str) -> list[str]:
+    return re.findall(rf"\b(?:{P}\w+|up)\b", expression)
+
+
+def test_promises_are_shown_finer_than_they_are_made() -> None:
+    """99.86 and 99.94 % would else both be 99.9, which is what is promised."""
+    for objective, panel in zip(OBJECTIVES, SERVICE.panels(), strict=False):
+        assert panel.decimals is not None
+        assert round(objective.target, panel.decimals + 1) == objective.target
+        assert f"promised are {100 * objective.target:g} %" in panel.description
+
+
+def test_the_lines_of_a_budget_are_those_of_the_windows_that_are_drawn() -> None:
+    for panel in list(SERVICE.panels())[3:6]:
+        drawn = {rate.factor for rate in BURN_RATES if rate.severity == PAGE}
+        assert {step.value for step in panel.steps} == {None, *drawn}
+        assert [query.legend for query in panel.queries] == [
+            "{{endpoint}}, 1h, line 14.4", "{{endpoint}}, 6h, line 6",
+        ]  # fmt: skip

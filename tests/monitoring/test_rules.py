@@ -15,11 +15,10 @@ import yaml
 from click.testing import CliRunner
 
 from tests.monitoring.case import Case
-from tests.monitoring.condition_cases import HEALTHY, condition_cases
+from tests.monitoring.condition_cases import condition_cases
+from tests.monitoring.healthy import HEALTHY
 from tests.monitoring.objective_cases import objective_cases
-from transformer_serving.contract.settings import preprocess as preprocess_settings
 from transformer_serving.desk.compose.variables import variables
-from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.__main__ import (
     ALERTMANAGER,
     COPY,
@@ -30,9 +29,9 @@ from transformer_serving.desk.monitoring.__main__ import (
     main,
 )
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, Alert
+from transformer_serving.desk.monitoring.objectives import OBJECTIVES, OVER_DAYS
 from transformer_serving.desk.monitoring.receivers import alertmanager_config
 from transformer_serving.desk.monitoring.rules import (
-    LIMITS,
     POLLS,
     RUNBOOKS,
     all_alerts,
@@ -40,7 +39,7 @@ from transformer_serving.desk.monitoring.rules import (
     rules,
 )
 from transformer_serving.desk.monitoring.scrapes import Place, prometheus_config
-from transformer_serving.desk.monitoring.times import BURN_RATES, DAY, HOUR, TimeScale
+from transformer_serving.desk.monitoring.times import BURN_RATES, DAY, HOUR, TICKET, TimeScale
 
 IN_SERVICE = TimeScale()
 CASES = [*objective_cases(), *condition_cases()]
@@ -163,7 +162,7 @@ def document(case: Case, file: Path, scale: TimeScale) -> dict[str, Any]:
     if case.fires is not None:
         labels = {**case.fires, "severity": case.alert.severity, **case.alert.labels}
         annotations = {
-            "summary": filled(case.alert.summary, labels),
+            "summary": filled(case.alert.summary, labels, case.value),
             "runbook": f"{RUNBOOKS}/{case.alert.runbook}",
         }
         expected = [{"exp_labels": labels, "exp_annotations": annotations}]
@@ -200,7 +199,20 @@ def test_a_stack_that_is_well_fires_nothing(promtool: str, tmp_path: Path) -> No
         for name in sorted({alert.name for alert in all_alerts()})
         for time in ("5m", "30m", "2h")
     ]
-    one = {"interval": "1m", "input_series": series, "alert_rule_test": silent}
+    # None is silent since it sees nothing.
+    seen = [
+        {
+            "expr": f"count({part.replace('$over', '1h')})",
+            "eval_time": "2h",
+            "exp_samples": [{"labels": "{}", "value": 1}],
+        }
+        for one in OBJECTIVES
+        for part in (one.bad, one.eligible)
+    ]
+    one = {
+        "interval": "1m", "input_series": series, "alert_rule_test": silent,
+        "promql_expr_test": seen,
+    }  # fmt: skip
     file = tmp_path / "well.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(FOLDER / RULES)], "tests": [one]}))
     run(promtool, "test", "rules", file)
@@ -217,7 +229,8 @@ def _without_labels(alert: Alert) -> str:
     return re.sub(r'"[^"]*"', "", alert.expression)
 
 
-def filled(summary: str, labels: dict[str, str]) -> str:
+def filled(summary: str, labels: dict[str, str], value: float) -> str:
+    summary = summary.replace("{{ $value | humanizePercentage }}", f"{100 * value:.4g}%")
     return re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: labels[found[1]], summary)
 
 
@@ -260,43 +273,21 @@ def _functions(alert: Alert) -> set[str]:
     return set(re.findall(r"\b(\w+)\(", alert.expression))
 
 
-def test_limits_are_those_of_the_env_file(tmp_path: Path) -> None:
-    variables = tmp_path / "my.env"
-    variables.write_text("TRANSFORMER_SERVING_MAX_WAIT_S=7\nTRANSFORMER_SERVING_MAX_STREAMS=\n")
-    done = CliRunner().invoke(main, ["--env-file", str(variables), "--output", str(tmp_path / "m")])
-    assert done.exit_code == 0, done.output
-    text = (tmp_path / "m" / RULES).read_text()
-    assert "> 0.6 * 7\n" in text
-    assert text.replace("> 0.6 * 7\n", "> 0.6 * 2\n") == written(IN_SERVICE)
-    assert (tmp_path / "m" / PROMETHEUS).read_text() == prometheus_config(IN_SERVICE, Place())
-
-
-def test_limits_are_settings() -> None:
-    assert set(LIMITS) <= {row.name for row in preprocess_settings.SETTINGS}
-
-
-@pytest.mark.parametrize(
-    ("value", "written"), [("1e3", "1000"), (" 7 ", "7"), ("0.25", "0.25"), ("+2.", "2")]
-)
-def test_a_limit_is_written_as_promql_reads_it(value: str, written: str) -> None:
-    assert limits(dict.fromkeys(POLLS, value)) == {**limits({}), **dict.fromkeys(POLLS, written)}
-
-
-@pytest.mark.parametrize("value", ["many", "0", "-1", "nan", "inf", "1_0", "\u0663"])
-def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
-    with pytest.raises(Failure, match="MAX_WAIT_S must be a number from "):
-        limits({"TRANSFORMER_SERVING_MAX_WAIT_S": value})
-    variables = tmp_path / "my.env"
-    variables.write_text(f"TRANSFORMER_SERVING_MAX_WAIT_S={value}\n")
-    done = CliRunner().invoke(main, ["--env-file", str(variables), "--output", str(tmp_path)])
-    assert done.exit_code == 1
-    assert not (tmp_path / RULES).exists()
+def test_pages_wait_for_no_rule_that_looks_at_days() -> None:
+    """Prometheus computes those of one group one after the other."""
+    for alert in all_alerts():
+        if alert.name.endswith("BudgetBurn"):
+            assert (alert.group == OVER_DAYS) == (alert.severity == TICKET)
+    groups = {one["name"]: one for one in yaml.safe_load(written(IN_SERVICE))["groups"]}
+    assert groups[OVER_DAYS]["interval"] == "1m"
+    assert [name for name, one in groups.items() if "interval" in one] == [OVER_DAYS]
 
 
 def test_a_name_stands_for_one_group_and_one_page() -> None:
+    """But for objectives, whose tickets look at days."""
     groups: dict[str, set[str]] = {}
     for alert in all_alerts():
         groups.setdefault(alert.runbook, set()).add(alert.group)
-    assert all(len(names) == 1 for names in groups.values())
+    assert all(len(names - {OVER_DAYS}) == 1 for names in groups.values())
     assert len(groups) == len({alert.name for alert in all_alerts()})
     assert len(CONDITIONS) > 10

@@ -101,8 +101,50 @@ def test_amtool_reads_whom_to_tell() -> None:
 def test_what_a_release_says_hides_nothing_of_another() -> None:
     """The labels that the chart's rules give each alert."""
     told = yaml.safe_load((FOLDER / "alertmanager.yaml").read_text("utf-8"))
-    for labels in (told["route"]["group_by"], *(row["equal"] for row in told["inhibit_rules"])):
+    groups = [row["group_by"] for row in (told["route"], *told["route"]["routes"])]
+    for labels in (*groups, *(row["equal"] for row in told["inhibit_rules"])):
         assert PLACES.keys() <= set(labels)
+
+
+def test_a_fault_of_all_endpoints_is_one_page() -> None:
+    told = yaml.safe_load((FOLDER / "alertmanager.yaml").read_text("utf-8"))
+    (pages,) = told["route"]["routes"]
+    assert "endpoint" not in pages["group_by"]
+    assert "endpoint" in told["route"]["group_by"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "changes", "hides"),
+    [
+        ("EndpointNotReady", "GoldenRequestFails", {}, True),
+        ("EndpointNotReady", "RequestErrorBudgetBurn", {}, True),
+        ("EndpointNotReady", "LatencyBudgetBurn", {}, False),
+        ("EndpointNotReady", "RequestErrorBudgetBurn", {"endpoint": "other"}, False),
+        # Of what nobody is called for, no page is hidden.
+        ("EndpointNotReady", "RequestErrorBudgetBurn", {"severity": "ticket"}, False),
+        ("GoldenRequestFails", "EndpointNotReady", {}, False),
+    ],
+)
+def test_what_nobody_serves_is_told_once(
+    source: str, target: str, changes: dict[str, str], *, hides: bool
+) -> None:
+    told = yaml.safe_load((FOLDER / "alertmanager.yaml").read_text("utf-8"))
+    page = {"severity": "page", "endpoint": "texts"}
+    there, then = {**page, "alertname": source, **changes}, {**page, "alertname": target}
+    found = [
+        row
+        for row in told["inhibit_rules"]
+        if all(matches(one, there) for one in row["source_matchers"])
+        and all(matches(one, then) for one in row["target_matchers"])
+        and all(there.get(label) == then.get(label) for label in row["equal"])
+    ]
+    assert bool(found) == hides
+
+
+def matches(matcher: str, labels: dict[str, str]) -> bool:
+    """As Alertmanager has it: the whole of the value."""
+    name, is_form, text = re.fullmatch(r'(\w+)=(~?)"(.+)"', matcher).groups()  # type: ignore[union-attr]
+    return bool(re.fullmatch(text if is_form else re.escape(text), labels.get(name, "")))
 
 
 def test_the_keys_file_is_where_compose_puts_the_secret() -> None:

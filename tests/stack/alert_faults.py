@@ -33,16 +33,19 @@ from tests.stack.alert_scene import (
 from tests.stack.small_bundles import TEXT, Parts, write_small
 from transformer_serving.desk.monitoring.alerts import ENGINE_JOB, INFERENCE_JOB, Alert
 from transformer_serving.desk.monitoring.rules import all_alerts
+from transformer_serving.desk.monitoring.times import PAGE, TICKET
 
 Again = Callable[[], None]
 
 
-def rows(*names: str, job: str | None = None) -> tuple[Alert, ...]:
-    """All rules of these names; of one job where an alert has a rule for each."""
+def rows(*names: str, job: str | None = None, severity: str | None = None) -> tuple[Alert, ...]:
+    """All rules of these names; of one job or severity where an alert has a rule for each."""
     return tuple(
         alert
         for alert in all_alerts()
-        if alert.name in names and job in (None, alert.labels.get("job", job))
+        if alert.name in names
+        and job in (None, alert.labels.get("job", job))
+        and severity in (None, alert.severity)
     )
 
 
@@ -243,12 +246,18 @@ FAULTS = (
         ),
         Fault(
             "a bundle's engine is wrong at one length",
-            rows("ProofFailed", "EndpointNotReady", "GoldenRequestFails"),
+            rows("ProofFailed", "EndpointNotReady", "GoldenRequestFails", severity=TICKET),
             wrong_engine,
         ),
         Fault("callers send texts of one word", rows("PaddingWaste"), one_word),
     ),
-    (Fault("kill -9 of Triton", rows("TritonNotReady"), killed("triton")),),
+    (
+        Fault(
+            "kill -9 of Triton",
+            rows("TritonNotReady") + rows("EndpointNotReady", "GoldenRequestFails", severity=PAGE),
+            killed("triton"),
+        ),
+    ),
     (
         Fault(
             "kill -9 of the gateway",

@@ -128,7 +128,8 @@ class Scene:
 
 
 def is_of(alert: Alert, labels: dict[str, str]) -> bool:
-    return labels["alertname"] == alert.name and alert.labels.items() <= labels.items()
+    own = {**alert.labels, "alertname": alert.name, "severity": alert.severity}
+    return own.items() <= labels.items()
 
 
 def named(alerts: Iterable[Alert]) -> str:

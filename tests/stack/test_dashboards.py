@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from scripts.dashboards.endpoint import ENDPOINT
-from scripts.dashboards.expressions import REQUESTS
+from scripts.dashboards.expressions import REQUESTS, P
 from scripts.dashboards.panel import Dashboard, Needs, Panel, Query
 from scripts.dashboards.service import SERVICE
 from scripts.dashboards.table import DASHBOARDS
@@ -63,6 +63,13 @@ def test_a_panel_has_something_to_show(loaded: Watched, shown: Dashboard, panel:
         wait_until(partial(found, loaded, panel, query), 120, partial(str, query))
         for name in re.findall(r"\{\{(\w+)\}\}", query.legend):
             assert all(labels.get(name) for labels in found(loaded, panel, query)), query
+
+
+@pytest.mark.parametrize("figure", ["running", "cache_use", "cache_reserved"])
+def test_an_engine_that_works_is_seen_to(loaded: Watched, figure: str) -> None:
+    """Though it rests between its callers, of whom there are few."""
+    asked = f"max_over_time({P}generation_{figure}[1m]) > 0"
+    wait_until(lambda: loaded.last(asked), 120, lambda: figure)
 
 
 def test_endpoints_to_choose_are_those_that_are_served(loaded: Watched) -> None:

@@ -7,6 +7,7 @@ Tested by tests/monitoring/test_rules.py.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from transformer_serving.desk.env_file import read_env_file
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring import chart
 from transformer_serving.desk.monitoring.receivers import alertmanager_config
-from transformer_serving.desk.monitoring.rules import limits, rules
+from transformer_serving.desk.monitoring.rules import RUNBOOKS, RUNBOOKS_FORM, limits, rules
 from transformer_serving.desk.monitoring.scrapes import Place, prometheus_config
 from transformer_serving.desk.monitoring.times import TimeScale
 from transformer_serving.desk.number import Number
@@ -25,6 +26,12 @@ FOLDER = Path(__file__).parents[3] / "compose" / "monitoring"
 RULES, PROMETHEUS, ALERTMANAGER = "rules.yaml", "prometheus.yaml", "alertmanager.yaml"
 DASHBOARDS = Path("grafana", "dashboards")
 COPY = "Copy the folder, name the copy with MONITORING_FOLDER."
+
+
+def _address(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not re.fullmatch(RUNBOOKS_FORM, value):
+        raise click.BadParameter("must be an address without query and without / at its end")
+    return value
 
 
 @click.command()
@@ -53,6 +60,13 @@ COPY = "Copy the folder, name the copy with MONITORING_FOLDER."
     "prometheus.key, which lie there too.",
 )
 @click.option(
+    "--runbooks",
+    metavar="ADDRESS",
+    default=RUNBOOKS,
+    callback=_address,
+    help="Of the folder docs/runbooks, where those who are told of alerts can open it.",
+)
+@click.option(
     "--time-scale",
     type=Number(1, 1_000_000),
     default=1.0,
@@ -63,6 +77,7 @@ def main(
     env_file: Path | None,
     server_name: str,
     client_certificate: bool,
+    runbooks: str,
     time_scale: float,
 ) -> None:
     """Write rules.yaml and prometheus.yaml from the table of alerts; alertmanager.yaml once.
@@ -77,7 +92,7 @@ def main(
     except Failure as failure:
         raise click.ClickException(str(failure)) from failure
     output.mkdir(parents=True, exist_ok=True)
-    replace_file(output / RULES, rules(scale, values))
+    replace_file(output / RULES, rules(scale, values, runbooks=runbooks))
     place = Place(server_name=server_name, shows_certificate=client_certificate)
     replace_file(output / PROMETHEUS, prometheus_config(scale, place))
     if output == FOLDER:

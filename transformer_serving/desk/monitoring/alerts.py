@@ -21,14 +21,12 @@ from transformer_serving.desk.monitoring.times import (
     GONE,
     HABIT,
     HAPPENED,
-    LASTS,
     PAGE,
     STAYS,
     TICKET,
     WAITS,
     Pace,
 )
-from transformer_serving.engine.controller.records import PASSING
 
 # What Prometheus calls the two kinds of pages: prometheus.yaml names its jobs so.
 INFERENCE_JOB, ENGINE_JOB = "transformer-serving", "transformer-serving-engine"
@@ -41,12 +39,11 @@ MANY_WAIT = 0.3
 # Of the time that a request may wait: of what is estimated for it some is kept as a reserve there,
 # so that no more than 78 % of it comes to be used.
 LONG_WAIT = 0.6
+# Calls, by their tokens, of which none waits: the one that runs, as their sizes differ.
+_NONE_WAITS = 1.5
 _ENGINE_SYNC = "max by (instance) (transformer_serving_engine_last_sync_timestamp_seconds)"
 # Seconds for each minute between two looks at the control plane: two in a row have failed.
 _MISSED = 150
-_LOADS = "transformer_serving_engine_load_failed"
-# Kinds of failed loads that the next try may mend.
-_PASSING = "|".join(sorted(kind.value for kind in PASSING))
 _NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -96,77 +93,9 @@ _ELIGIBLE = (
 _PADDING = "sum by (endpoint) (rate(transformer_serving_call_padding_tokens_total[$window]))"
 _TOKENS = "sum by (endpoint) (rate(transformer_serving_call_tokens_total[$window]))"
 
-_ENDPOINTS = (
-    Alert(
-        "EndpointNotReady",
-        "endpoints",
-        "max by (endpoint) (transformer_serving_engine_ready) == 0",
-        STAYS,
-        PAGE,
-        "No Triton serves {{ $labels.endpoint }}.",
-    ),
-    # An endpoint that --filter keeps from a Triton has no row there.
-    Alert(
-        "TritonLacksEndpoint",
-        "endpoints",
-        "max by (endpoint, instance) (transformer_serving_engine_ready) == 0\n"
-        "and on (endpoint) max by (endpoint) (transformer_serving_engine_ready) == 1\n"
-        "and on (instance) max by (instance) (transformer_serving_engine_triton_ready) == 1",
-        LASTS,
-        TICKET,
-        "The Triton of {{ $labels.instance }} does not serve {{ $labels.endpoint }}, which others "
-        "do.",
-    ),
-    Alert(
-        "GoldenRequestFails",
-        "endpoints",
-        "min by (endpoint, instance) (transformer_serving_gateway_golden_ok) == 0",
-        STAYS,
-        PAGE,
-        "{{ $labels.endpoint }} answers its golden request wrongly or not at all, asked by a "
-        "worker of {{ $labels.instance }}.",
-    ),
-    Alert(
-        "GoldenRoundsStale",
-        "endpoints",
-        "time() - min by (instance) (transformer_serving_gateway_golden_round_timestamp_seconds) "
-        "> 60",
-        GONE,
-        TICKET,
-        "A worker of {{ $labels.instance }} has asked no golden requests for over a minute.",
-    ),
-    Alert(
-        "ProofFailed",
-        "endpoints",
-        'max by (endpoint, bundle, instance) (transformer_serving_engine_proof{state="failed"}) '
-        "== 1",
-        GONE,
-        TICKET,
-        "Bundle {{ $labels.bundle }} of {{ $labels.endpoint }} answers otherwise than its "
-        "reference on {{ $labels.instance }} and is not served there.",
-    ),
-    Alert(
-        "LoadFailed",
-        "endpoints",
-        f'max by (endpoint, instance) ({_LOADS}{{kind!~"{_PASSING}"}}) == 1\n'
-        "unless on (endpoint, instance) "
-        'max by (endpoint, instance) (transformer_serving_engine_proof{state="failed"}) == 1',
-        STAYS,
-        TICKET,
-        "A bundle of {{ $labels.endpoint }} cannot be loaded on {{ $labels.instance }}.",
-    ),
-    # What failed is told until the next try has ended, and a load may take many minutes.
-    Alert(
-        "LoadFailed",
-        "endpoints",
-        f'max by (endpoint, instance) ({_LOADS}{{kind=~"{_PASSING}"}}) == 1',
-        LASTS,
-        TICKET,
-        "A bundle of {{ $labels.endpoint }} is still not loaded on {{ $labels.instance }}, after "
-        "its store, the disk or Triton was away.",
-        {"passing": "true"},
-    ),
-)
+_WAITING = "sum by (instance) (avg_over_time(transformer_serving_waiting_tokens[$window]))"
+_PACE = "sum by (instance) (rate(transformer_serving_call_tokens_total[$window]))"
+_CALLS = "sum by (instance) (rate(transformer_serving_call_texts_count[$window]))"
 
 _SATURATION = (
     Alert(
@@ -182,9 +111,9 @@ _SATURATION = (
     Alert(
         "WaitingTimeNearLimit",
         "saturation",
-        "sum by (instance) (avg_over_time(transformer_serving_waiting_tokens[$window])) "
-        "/ sum by (instance) (rate(transformer_serving_call_tokens_total[$window])) "
-        f"> {LONG_WAIT} * $TRANSFORMER_SERVING_MAX_WAIT_S",
+        # What is computed counts, too: of long calls, one after the other, nothing waits.
+        f"{_WAITING} / {_PACE} > {LONG_WAIT} * $TRANSFORMER_SERVING_MAX_WAIT_S\n"
+        f"unless {_WAITING} * {_CALLS} / {_PACE} <= {_NONE_WAITS}",
         WAITS,
         TICKET,
         f"What waits in {{{{ $labels.instance }}}} takes over {100 * LONG_WAIT:g} % of the time "
@@ -316,4 +245,4 @@ _FIGURES = (
     ),
 )
 
-CONDITIONS = (*_ENDPOINTS, *_SATURATION, *_ENGINE, *_FIGURES)
+CONDITIONS = (*_SATURATION, *_ENGINE, *_FIGURES)

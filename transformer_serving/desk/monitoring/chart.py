@@ -22,6 +22,7 @@ CHART = Path(__file__).parents[3] / "kubernetes" / "chart" / "monitoring"
 RULES, DEFAULTS = "rules.yaml", "limits.yaml"
 # Labels of every figure that the chart's PodMonitors have read.
 PLACES = {"namespace": "@namespace@", "release": "@release@"}
+RUNBOOKS = "@runbooks@"
 _FIGURE = re.compile(r"\b(?:transformer_serving_\w+|up)\b(?P<brace>\{)?")
 
 
@@ -35,7 +36,7 @@ def rules_with_places() -> str:
     Prometheus's, too.
     """
     alerts = (of_a_release(alert) for alert in all_alerts())
-    return rules(TimeScale(), {name: f"@{name}@" for name in limits({})}, alerts)
+    return rules(TimeScale(), {name: f"@{name}@" for name in limits({})}, alerts, RUNBOOKS)
 
 
 def of_a_release(alert: Alert) -> Alert:

@@ -12,8 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from transformer_serving.desk.monitoring.alerts import AND, Alert, enough, share
-from transformer_serving.desk.monitoring.times import BUDGET_DAYS, BURN_RATES, BurnRate
+from transformer_serving.desk.monitoring.times import (
+    BUDGET_DAYS,
+    BURN_RATES,
+    PAGE,
+    BurnRate,
+    TimeScale,
+)
 
+# A group of its own: rules of one are computed one after the other, and days take the longest.
+OVER_DAYS = "objectives over days"
 _FIRST = "transformer_serving_first_token_seconds"
 _REQUESTS = "transformer_serving_request_duration_seconds"
 _OK = 'endpoint!="",code="ok"'
@@ -40,14 +48,16 @@ class Objective:
 
     def alerts(self) -> Iterator[Alert]:
         for rate in BURN_RATES:
+            over = TimeScale().text(rate.pace.window_s)
             lasts = f"{BUDGET_DAYS / rate.factor:.2g} of {BUDGET_DAYS} days"
             yield Alert(
                 self.alert,
-                "objectives",
+                "objectives" if rate.severity == PAGE else OVER_DAYS,
                 self._expression(rate),
                 rate.pace,
                 rate.severity,
-                f"{self.says}: at this rate its error budget lasts {lasts}.",
+                f"{self.says}: {{{{ $value | humanizePercentage }}}} of them over {over}, and its "
+                f"error budget lasts {lasts} at most.",
                 {"burn": f"{rate.factor:g}"},
             )
 

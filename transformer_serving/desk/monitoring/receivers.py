@@ -19,6 +19,8 @@ route:
   routes:
     - matchers: ['severity="page"']
       receiver: pages
+      # One fault may be of all endpoints: it is one page that names them.
+      group_by: [alertname, namespace, release]
       repeat_interval: 1h
 receivers:
   - name: pages
@@ -33,6 +35,11 @@ inhibit_rules:
   - source_matchers: ['burn="14.4"']
     target_matchers: ['burn="6"']
     equal: [alertname, endpoint, namespace, release]
+  # What no Triton serves answers nobody, nor its golden request. Of a canary route's name the
+  # requests that fail are told of all the same.
+  - source_matchers: ['alertname="EndpointNotReady"']
+    target_matchers: ['alertname=~"GoldenRequestFails|RequestErrorBudgetBurn"']
+    equal: [severity, endpoint, namespace, release]
   # Without figures of the inference containers there is nothing to say of their requests.
   - source_matchers: ['alertname="NoFigures"']
     target_matchers: ['alertname="ScrapeFails"']

@@ -17,11 +17,17 @@ from transformer_serving.contract.settings.polls import SERVING_POLL, TRITON_POL
 from transformer_serving.contract.settings.setting import Setting
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.monitoring.alerts import CONDITIONS, Alert
-from transformer_serving.desk.monitoring.objectives import OBJECTIVES
+from transformer_serving.desk.monitoring.endpoints import ENDPOINTS
+from transformer_serving.desk.monitoring.objectives import OBJECTIVES, OVER_DAYS
 from transformer_serving.desk.monitoring.restarts import RESTARTS
-from transformer_serving.desk.monitoring.times import TimeScale
+from transformer_serving.desk.monitoring.times import PAGE, TimeScale
 
+# Seconds between two computations, where not those of prometheus.yaml.
+INTERVALS_S = {OVER_DAYS: 60.0}
+# Of this repository, where nobody says under which address an alert's receivers find it.
 RUNBOOKS = "docs/runbooks"
+# What YAML takes without quotes, and Prometheus without a look for a template.
+RUNBOOKS_FORM = r"[A-Za-z0-9][A-Za-z0-9.:/_~%-]*[A-Za-z0-9]"
 HEAD = "# Made by `make monitoring` from transformer_serving/desk/monitoring; docs/monitoring.md.\n"
 # Bounds of the inference containers that alerts measure against: each alone must be a number.
 LIMITS = ("TRANSFORMER_SERVING_MAX_WAIT_S",)
@@ -32,7 +38,13 @@ POLLS = {"CLEARML_SERVING_POLL_FREQ": "0.1", "CLEARML_TRITON_POLL_FREQ": "0.1"}
 
 def all_alerts() -> tuple[Alert, ...]:
     """Every rule, those of one group behind each other."""
-    return (*(alert for one in OBJECTIVES for alert in one.alerts()), *CONDITIONS, *RESTARTS)
+    burns = [alert for one in OBJECTIVES for alert in one.alerts()]
+    return (
+        *sorted(burns, key=lambda alert: alert.severity != PAGE),
+        *ENDPOINTS,
+        *CONDITIONS,
+        *RESTARTS,
+    )
 
 
 def limits(variables: Mapping[str, str]) -> dict[str, str]:
@@ -62,21 +74,29 @@ def expression(alert: Alert, scale: TimeScale, values: Mapping[str, str]) -> str
 
 
 def rules(
-    scale: TimeScale, values: Mapping[str, str], alerts: Iterable[Alert] | None = None
+    scale: TimeScale,
+    values: Mapping[str, str],
+    alerts: Iterable[Alert] | None = None,
+    runbooks: str = RUNBOOKS,
 ) -> str:
     """The file's text, of all alerts or of these; how often they are computed says prometheus.yaml.
 
-    `values` are the limits.
+    `values` are the limits, `runbooks` is the address of the folder of runbooks.
     """
     text = HEAD + "groups:\n"
     rows = all_alerts() if alerts is None else alerts
     for group, those in groupby(rows, lambda alert: alert.group):
-        text += f"  - name: {group}\n    rules:\n"
-        text += "".join(_rule(alert, scale, values) for alert in those)
+        every = INTERVALS_S.get(group)
+        text += f"  - name: {group}\n"
+        text += f"    interval: {scale.interval(every)}\n" if every else ""
+        text += "    rules:\n"
+        for alert in those:
+            text += f"{_rule(alert, scale, values)}          runbook: {runbooks}/{alert.runbook}\n"
     return text
 
 
 def _rule(alert: Alert, scale: TimeScale, values: Mapping[str, str]) -> str:
+    """All of it but the last line."""
     labels = {"severity": alert.severity, **alert.labels}
     hold = f"        for: {scale.text(alert.pace.hold_s)}\n" if alert.pace.hold_s else ""
     return (
@@ -87,7 +107,6 @@ def _rule(alert: Alert, scale: TimeScale, values: Mapping[str, str]) -> str:
         f"        labels: {_flow(labels)}\n"
         "        annotations:\n"
         f"          summary: {json.dumps(alert.summary)}\n"
-        f"          runbook: {RUNBOOKS}/{alert.runbook}\n"
     )
 
 

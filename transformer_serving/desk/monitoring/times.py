@@ -60,6 +60,9 @@ GOES_ON = Pace(15 * MINUTE, 10 * MINUTE)
 # rate of the whole window, and in a container that is younger they are of different times.
 WAITS = Pace(5 * MINUTE, 10 * MINUTE)
 LASTS = Pace(HOUR, 30 * MINUTE)
+# Of what was there within a day, and of what was not, as long as it may take to come.
+LOST = Pace(DAY, 5 * MINUTE)
+NOT_YET = Pace(DAY, 30 * MINUTE)
 HAPPENED = Pace(HOUR, 0.0)
 AGAIN = Pace(HOUR, 0.0, 15 * MINUTE)
 HABIT = Pace(HOUR, HOUR)

@@ -40,6 +40,7 @@ class Engine:
     """`make` builds the pipeline, again after a step that raised; `log` takes lines for people.
 
     `end` ends the process, with a reason for people, once nothing can be computed any more.
+    `report` says in how many seconds it is to be called again, though nothing comes till then.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Engine:
         settings: GenerationSettings,
         log: Callable[[str], None],
         end: Callable[[str], None],
-        report: Callable[[Counts], None] = lambda counts: None,
+        report: Callable[[Counts], float | None] = lambda counts: None,
     ) -> None:
         self.counts = Counts()
         self._make = make
@@ -67,6 +68,7 @@ class Engine:
         self._blocks = 0
         # Of `_blocks` those of cancelled sequences, held until the pipeline's next step is over.
         self._held = 0
+        self._again_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="generation", daemon=True)
         self._thread.start()
 
@@ -137,12 +139,13 @@ class Engine:
         return True
 
     def _wait(self) -> bool:
-        """Until there is something to do; False when all is done and the end was asked for."""
+        """Until there is something to do or to tell; False when all is done and shall end."""
         with self._news:
             while not (self._inbox or self._waiting or self._running or self._busy()):
                 if self._ending:
                     return False
-                self._news.wait()
+                if not self._news.wait(self._again_s):
+                    break
             for one in self._inbox:
                 if one.call.options.first:
                     self._waiting.appendleft(one)
@@ -284,10 +287,10 @@ class Engine:
             self.counts.cache_reserved = 0.0
         try:
             self.counts.cache_use = 0.0 if using is None else using.cache_use()
-            self._report(self.counts)
+            self._again_s = self._report(self.counts)
         except Exception as error:
             # No figure is worth a text.
-            self._report = lambda counts: None
+            self._report, self._again_s = lambda counts: None, None
             self._log(f"no more figures are told: {_line(error)}")
 
 
