@@ -77,6 +77,7 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace
     small = write_small(tmp_path / "small", Parts(parity=True))
     own = SimpleNamespace(
         bring=lambda _: None,
+        searched=lambda: None,
         address=lambda _: None,
         prove=lambda _, target: open_bundle(Path(shutil.copytree(small.folder, target))),
     )
@@ -86,11 +87,15 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace
         yield own
 
     class Search:
-        def __init__(self, *_: Any) -> None: ...
+        def __init__(self, *_: Any) -> None:
+            self.races: list[Raced] = []
 
         def run(self, knobs: Any, start: Any) -> Any:
             kept = Rival(0, 900.0, 9, spread([1.0] * 9), None, chosen=True)
-            return start, (Raced("threads", (kept,)),)
+            self.best = start
+            self.races.append(Raced("threads", (kept,)))
+            own.searched()
+            return start
 
         def judge(self, best: Any, others: Any) -> Any:
             return (Verdict("the beginning", best, 900.0, 700.0, spread([1.3] * 15)),)
@@ -128,6 +133,25 @@ def test_what_was_found_is_said_also_where_the_end_fails(
     assert (rows["bundle"], rows["bundle_version"], rows["environment_file"]) == (None, None, None)
     assert rows["setting"]["precision"] == "fp32"
     assert rows["verdicts"][0]["ratio"]["median"] == 1.3
+
+
+@pytest.mark.parametrize(
+    "fault", [Failure("nothing answers at 127.0.0.1:1"), KeyboardInterrupt()], ids=["fails", "ends"]
+)
+def test_what_was_found_is_said_also_where_the_search_fails_or_is_ended(
+    searched: SimpleNamespace, fault: BaseException
+) -> None:
+    def fails() -> None:
+        raise fault
+
+    searched.own.searched = fails
+    done = searched.tune()
+    assert done.exit_code == 1
+    assert "threads" in done.stdout
+    assert "again from there: --from precision=fp32,threads=0," in done.stdout
+    rows = json.loads(searched.tune("--json").stdout)
+    assert [one["knob"] for one in rows["races"]] == ["threads"]
+    assert (rows["bundle"], rows["verdicts"]) == (None, [])
 
 
 def test_what_is_written_is_signed(
@@ -187,6 +211,7 @@ def test_the_table_and_the_verdict_have_bounds() -> None:
         Raced("workers", (), "no time was left"),
         Raced("calls", (kept, gone)),
         Raced("instances", (gone,), "no other value came up"),
+        Raced("calls", (replace(kept, value=4), replace(lost, value=2, lost_to="4"))),
     )
     tuned = Tuned(USUAL, USUAL, races, (), None, Path("env"), 1.0)
     console = Console(width=120, record=True, file=None)
@@ -199,15 +224,17 @@ def test_the_table_and_the_verdict_have_bounds() -> None:
         "4 700 0.78 (0.75 to 0.81) 6 surely worse than 2",
         "workers 1 no time was left",
         "calls 0 900 9 kept",
-        "4 did not come up: 6000 MiB are free",
+        "4 left out: 6000 MiB are free",
         "instances 1 no other value came up",
-        "4 did not come up: 6000 MiB are free",
+        "4 left out: 6000 MiB are free",
+        "calls 4 900 9 kept, the largest tried",
+        "2 700 0.78 (0.75 to 0.81) 6 surely worse",
     ]
     found = Verdict("the beginning", replace(USUAL, threads=1), 900.0, 700.0, spread([1.3] * 15))
     assert "1.30 times (1.30 to 1.30, each bound 95 % sure) in 15 rounds" in line(found)
     assert "threads=1" in line(found)
     absent = replace(found, ratio=None, why_not="its gateway has ended")
-    assert "the beginning, which did not come up: its gateway has ended; " in line(absent)
+    assert "the beginning, which failed: its gateway has ended; " in line(absent)
 
 
 def test_a_ratio_to_nothing_is_null_in_json() -> None:

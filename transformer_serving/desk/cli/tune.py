@@ -132,7 +132,7 @@ def _show(tuned: Tuned, endpoint: str, target: Path, state: Path, console: Conso
     console.print(share(tuned), soft_wrap=True, highlight=False)
     if tuned.bundle is None:
         console.print(
-            f"the result is {tuned.setting}, and is not written whole: its end did not succeed; "
+            f"the result is {tuned.setting}, and is not written whole: tune did not end well; "
             f"again from there: --from {tuned.setting}",
             soft_wrap=True, highlight=False,
         )  # fmt: skip
@@ -165,7 +165,7 @@ def table(tuned: Tuned) -> Table:
 
 def _cells(rival: Rival, race: Raced) -> tuple[str, ...]:
     if rival.why_not:
-        return str(rival.value), "", "", "", f"did not come up: {rival.why_not}"
+        return str(rival.value), "", "", "", f"left out: {rival.why_not}"
     return (
         str(rival.value), f"{rival.median:.0f}",
         "" if rival.chosen or rival.ratio is None else ratio(rival.ratio), str(rival.rounds),
@@ -176,11 +176,17 @@ def _cells(rival: Rival, race: Raced) -> tuple[str, ...]:
 def _said(rival: Rival, race: Raced) -> str:
     """What was surely better is named where it is not the kept one."""
     if rival.chosen:
-        return "kept"
+        return "kept" + (", the largest tried" if _is_largest(rival, race) else "")
     if rival.lost_to is None:
         return "no sure difference"
     kept = next(str(one.value) for one in race.rivals if one.chosen)
     return "surely worse" + ("" if rival.lost_to == kept else f" than {rival.lost_to}")
+
+
+def _is_largest(rival: Rival, race: Raced) -> bool:
+    """Of numbers that were raced, where 0 is no number but a rule."""
+    numbers = [one.value for one in race.rivals if isinstance(one.value, int) and not one.why_not]
+    return len(numbers) > 1 and 0 not in numbers and rival.value == max(numbers)
 
 
 def ratio(spread: Spread) -> str:
@@ -196,7 +202,7 @@ def line(verdict: Verdict) -> str:
     found = verdict.ratio
     if found is None:
         return (
-            f"the result is not held against {verdict.name}, which did not come up: "
+            f"the result is not held against {verdict.name}, which failed: "
             f"{verdict.why_not}; {verdict.name} is {verdict.setting}"
         )
     return (

@@ -33,13 +33,14 @@ class Lane:
 
 def race(
     names: Sequence[str],
-    measure: Callable[[str, int], float],
+    measure: Callable[[str, int], float | None],
     go_on: Callable[[], bool] = lambda: True,
     looks: Sequence[int] = LOOKS,
     rounds: int = LOOKS[-1],
 ) -> tuple[Lane, ...]:
     """Every rival's lane, in the order of `names`; without `looks` nobody is left behind.
-    `measure` is told the rival and the round's number, from 1.
+    `measure` is told the rival and the round's number, from 1; where it has no figure of it, that
+    rival is out.
 
     Ends when one is left, after the last round, or where `go_on` says no before a round. Raises
     ValueError for a name that is there twice.
@@ -48,16 +49,21 @@ def race(
         raise ValueError("a rival can run once")
     figures: dict[str, list[float]] = {name: [] for name in names}
     lost: dict[str, str] = {}
+    gone: set[str] = set()
     for number in range(1, rounds + 1):
-        left = [name for name in names if name not in lost]
+        left = [name for name in names if name not in lost and name not in gone]
         if len(left) < 2 or not go_on():
             break
         # Who goes first changes with every round.
         turn = number % len(left)
         for name in (*left[turn:], *left[:turn]):
-            figures[name].append(measure(name, number))
+            figure = measure(name, number)
+            if figure is None:
+                gone.add(name)
+            else:
+                figures[name].append(figure)
         if number in looks:
-            lost |= surely_worse({name: figures[name] for name in left})
+            lost |= surely_worse({name: figures[name] for name in left if name not in gone})
     return tuple(Lane(name, tuple(figures[name]), lost.get(name)) for name in names)
 
 

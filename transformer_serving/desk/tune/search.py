@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from transformer_serving.desk.bench.bounds import Spread, fewest_rounds, spread
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.tune.knobs import Knob, Scope, Setting, Value
-from transformer_serving.desk.tune.race import CONFIDENCE, Lane, race, ratios_of
+from transformer_serving.desk.tune.race import CONFIDENCE, LOOKS, Lane, race, ratios_of
 
 # By so much a value must seem better to take the place of one that is not surely worse.
 _WORTH = 1.01
@@ -92,25 +92,28 @@ class Search:
     disturbed: Callable[[], bool]
     report: StepReport
     judged: float = math.inf
+    best: Setting | None = None
+    races: list[Raced] = field(default_factory=list)
     _stopped: str = ""
 
-    def run(self, knobs: Sequence[Knob], start: Setting) -> tuple[Setting, tuple[Raced, ...]]:
-        """The best setting, and each race; races that are left share the time that is left.
+    def run(self, knobs: Sequence[Knob], start: Setting) -> Setting:
+        """The best setting; races that are left share the time that is left.
 
-        A value that cannot be brought up is left out. Raises Failure where the present one cannot.
+        `best` and `races` have what was found also where it raises. A value that cannot be brought
+        up, or fails in its race, is left out. Raises Failure where the present one does.
         """
-        present, races = start, []
+        self.best = start
         for at, knob in enumerate(knobs):
-            rivals = knob.rivals(self.scope, present)
+            rivals = knob.rivals(self.scope, self.best)
             if len(rivals) < 2:
-                races.append(Raced(knob.name, why_not="there is one value alone"))
+                self.races.append(Raced(knob.name, why_not="there is one value alone"))
             elif stopped := self._why_stopped():
-                races.append(Raced(knob.name, why_not=stopped))
+                self.races.append(Raced(knob.name, why_not=stopped))
             else:
-                left = sum(len(one.rivals(self.scope, present)) > 1 for one in knobs[at:])
-                present, raced = self._raced(knob, rivals, left)
-                races.append(raced)
-        return present, tuple(races)
+                left = sum(len(one.rivals(self.scope, self.best)) > 1 for one in knobs[at:])
+                self.best, raced = self._raced(knob, rivals, left)
+                self.races.append(raced)
+        return self.best
 
     def _why_stopped(self) -> str:
         """What ends the search, once and for all; empty while it goes on."""
@@ -126,18 +129,14 @@ class Search:
         by_name = {str(one.value(knob.name)): one for one in rivals}
         values = {name: one.value(knob.name) for name, one in by_name.items()}
         lacking = self._ready(by_name)
+        now = time.monotonic()
+        until = now + (self.over - now) / races_left
+        lanes = self._lanes(knob.name, by_name, lacking, lambda: time.monotonic() < until)
         absent = tuple(
             Rival(values[name], 0.0, 0, None, None, chosen=False, why_not=reason)
             for name, reason in lacking.items()
         )
-        now = time.monotonic()
-        until = now + (self.over - now) / races_left
-        lanes = race(
-            tuple(name for name in by_name if name not in lacking),
-            self._measuring(knob.name, by_name),
-            lambda: time.monotonic() < until,
-        )
-        best = chosen(lanes)
+        best = widest(lanes, values) if knob.wide else chosen(lanes)
         self.stage.keep([by_name[best]])
         if not lanes[0].figures:
             why_not = NO_TIME if len(lanes) > 1 else NO_OTHER
@@ -160,11 +159,20 @@ class Search:
                 except Failure as failure:
                     if name == first:
                         raise
-                    # What follows is how to go on, by logs that go with the stack.
-                    lacking[name] = str(failure).split("; ")[0]
-                    self.report(f"{name} does not come up: {lacking[name]}")
-                    self.stage.keep(by_name[one] for one in by_name if one not in lacking)
+                    self._leave_out(name, by_name, lacking, failure)
         return lacking
+
+    def _leave_out(
+        self,
+        name: str,
+        by_name: Mapping[str, Setting],
+        lacking: dict[str, str],
+        failure: Failure,
+    ) -> None:
+        # What follows is how to go on, by logs that go with the stack.
+        lacking[name] = str(failure).split("; ")[0]
+        self.report(f"{name} is left out: {lacking[name]}")
+        self.stage.keep(by_name[one] for one in by_name if one not in lacking)
 
     def _brought(self, name: str, setting: Setting) -> None:
         self.stage.bring({name: setting})
@@ -173,13 +181,33 @@ class Search:
         self.report(f"warming up {name}")
         self.stage.warm_up(setting)
 
-    def _measuring(self, what: str, by_name: Mapping[str, Setting]) -> Callable[[str, int], float]:
-        def measure(name: str, number: int) -> float:
-            figure = self.stage.measure(by_name[name], number)
+    def _lanes(
+        self,
+        what: str,
+        by_name: Mapping[str, Setting],
+        lacking: dict[str, str],
+        go_on: Callable[[], bool],
+        looks: Sequence[int] = LOOKS,
+        rounds: int = LOOKS[-1],
+    ) -> tuple[Lane, ...]:
+        """Of a race of those that are not lacking; one that fails in it is lacking afterwards.
+        Raises Failure where the first does."""
+        first = next(iter(by_name))
+
+        def measure(name: str, number: int) -> float | None:
+            try:
+                figure = self.stage.measure(by_name[name], number)
+            except Failure as failure:
+                if name == first:
+                    raise
+                self._leave_out(name, by_name, lacking, failure)
+                return None
             self.report(f"{what}: {name} {figure:.0f} texts/s")
             return figure
 
-        return measure
+        names = tuple(name for name in by_name if name not in lacking)
+        lanes = race(names, measure, go_on, looks, rounds)
+        return tuple(lane for lane in lanes if lane.name not in lacking)
 
     def judge(self, result: Setting, others: Mapping[str, Setting]) -> tuple[Verdict, ...]:
         """The result beside each other setting that differs from it, all of them in turns. Raises
@@ -189,16 +217,8 @@ class Search:
             return ()
         by_name = {"result": result, **rivals}
         lacking = self._ready(by_name)
-        lanes = {
-            lane.name: lane
-            for lane in race(
-                tuple(name for name in by_name if name not in lacking),
-                self._measuring("verdict", by_name),
-                self._unjudged(),
-                looks=(),
-                rounds=VERDICT_ROUNDS,
-            )
-        }
+        raced = self._lanes("verdict", by_name, lacking, self._unjudged(), (), VERDICT_ROUNDS)
+        lanes = {lane.name: lane for lane in raced}
         mine = lanes["result"].figures
         return tuple(
             Verdict(name, one, 0.0, 0.0, None, lacking[name])
@@ -222,17 +242,33 @@ def _verdict(
 
 def chosen(lanes: Sequence[Lane]) -> str:
     """The first lane is the present value's: it stays unless it is surely worse than another, or
-    one that is not surely worse than any seems better by _WORTH."""
+    one that is not surely worse than any seems better by _WORTH. Where it is out, the others are
+    held against each other: they ran rounds that it did not."""
     present = lanes[0]
-    left = {
-        lane.name: _beside(lane, present).median
-        for lane in lanes
-        if lane.lost_to is None and min(len(lane.figures), len(present.figures)) >= _FEWEST
-    }
+    left = _left(lanes)
     if not left:
         return present.name
-    best = max(left, key=lambda name: left[name])
-    return best if present.name not in left or left[best] >= _WORTH else present.name
+    first = left[0]
+    # To one that answered nothing all ratios are the same.
+    ranks = {lane.name: (_beside(lane, first).median, spread(lane.figures).median) for lane in left}
+    best = max(ranks, key=lambda name: ranks[name])
+    return best if first is not present or ranks[best][0] >= _WORTH else present.name
+
+
+def widest(lanes: Sequence[Lane], values: Mapping[str, Value]) -> str:
+    """The largest number among those that are not surely worse than another."""
+    return max(
+        (lane.name for lane in _left(lanes)),
+        key=lambda name: int(values[name]),
+        default=lanes[0].name,
+    )
+
+
+def _left(lanes: Sequence[Lane]) -> list[Lane]:
+    """Those that are not surely worse than another, after rounds enough to change anything."""
+    if min(len(lane.figures) for lane in lanes) < _FEWEST:
+        return []
+    return [lane for lane in lanes if lane.lost_to is None]
 
 
 def rival(lane: Lane, value: Value, best: str, lanes: Sequence[Lane]) -> Rival:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from transformer_serving.contract.gate.server_facts import read_gpus
 from transformer_serving.desk.bench.load import Payload
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.signing import SigningKey
@@ -135,7 +136,8 @@ def tune(
     found: Callable[[Tuned], None],
 ) -> Tuned:
     """Search, and write the result. `served` is where the endpoint's bundle is had from; `found`
-    is told the result before the end, which may fail.
+    is told the result before the end, which may fail, and what there is of one where the search
+    fails or is ended.
 
     Raises Failure, and KeyboardInterrupt at a signal; in no case anything is left running.
     """
@@ -160,18 +162,28 @@ def tune(
             judged = begun + request.minutes * 60 - _END_S
             stage = _Measuring(own, plan.meter)
             search = Search(stage, plan.scope, over, disturbed, report, judged)
-            best, races = search.run(request.knobs, plan.start)
-            verdicts = search.judge(best, plan.others)
-            tuned = Tuned(
-                plan.start, best, races, verdicts, None, None, time.monotonic() - begun,
-                plan.meter.measured, len(plan.meter.payloads),
-            )  # fmt: skip
-            found(tuned)
+            verdicts: tuple[Verdict, ...] = ()
+            try:
+                best = search.run(request.knobs, plan.start)
+                verdicts = search.judge(best, plan.others)
+            finally:
+                # Also of a search that fails or is ended.
+                tuned = _tuned(plan, search, verdicts, begun)
+                if tuned.races:
+                    found(tuned)
             report("proving the tuned bundle")
             proven = own.prove(best, work / "tuned")
         bundle, environment = written(proven, best, request.output, request.key)
     spent = time.monotonic() - begun
     return replace(tuned, bundle=bundle, environment=environment, seconds=spent)
+
+
+def _tuned(plan: _Plan, search: Search, verdicts: tuple[Verdict, ...], begun: float) -> Tuned:
+    """What is known before the end. `begun` is the whole's, on time.monotonic's clock."""
+    return Tuned(
+        plan.start, search.best or plan.start, tuple(search.races), verdicts, None, None,
+        time.monotonic() - begun, plan.meter.measured, len(plan.meter.payloads),
+    )  # fmt: skip
 
 
 def _search_s(request: TuneRequest, rivals: int) -> float:
@@ -229,7 +241,7 @@ def _plan(
     request: TuneRequest, bundles: Mapping[str, Bundle], payloads: tuple[Payload, ...] | None
 ) -> _Plan:
     contents = {name: sources.content(bundle) for name, bundle in bundles.items()}
-    scope = Scope(contents, available_cores())
+    scope = Scope(contents, available_cores(), bool(read_gpus(os.environ)))
     usual = setting_of(next(iter(bundles)), scope, os.environ)
     start = with_values(request.begin, usual, scope)
     others = {"the beginning": start}
