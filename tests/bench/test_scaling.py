@@ -39,6 +39,8 @@ class Counting:
         self.strangers = 0
         self.key = b""
         self.page: str | None = None
+        # Of the four clients' tokens, how many wait for the Triton.
+        self.waiting: int | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -59,7 +61,10 @@ class Counting:
     def figures(self) -> str:
         counted = time.monotonic() - WITHIN_S
         answers = sum(moment <= counted for moment in self.answered_at)
-        return (
+        waits = (
+            "" if self.waiting is None else f"transformer_serving_waiting_tokens {self.waiting}\n"
+        )
+        return waits + (
             "# TYPE transformer_serving_requests_total counter\n"
             'transformer_serving_requests_total{endpoint="a",status="503"} 1e6\n'
             f'transformer_serving_requests_total{{endpoint="a",status="200"}} {answers}\n'
@@ -108,6 +113,20 @@ def test_what_is_printed_are_values_of_the_chart(url: str) -> None:
     scaled = one(rendered(CLEARML, keda, values), "ScaledObject", "demo-triton")
     thresholds = [int(each["metadata"]["threshold"]) for each in scaled["spec"]["triggers"]]
     assert thresholds[:2] == [wanted["waitingTokens"], wanted["tokensPerSecond"]]
+
+
+@pytest.mark.parametrize(("waiting", "is_noted"), [(2, True), (4 * TOKENS, False), (None, False)])
+def test_where_little_waits_for_the_triton_the_values_say_that_it_can_do_more(
+    app: Counting, url: str, waiting: int | None, is_noted: bool
+) -> None:
+    app.waiting = waiting
+    printed = bench(url).output
+    assert ("the Triton can do more. Give --texts 32" in printed) == is_noted
+    values = yaml.safe_load(printed[printed.index("# ") :])
+    assert values["triton"]["autoscaling"]["waitingTokens"] > 0
+    *_, advice = json.loads(bench(url, "--json").stdout)
+    share = advice["waiting_share"]
+    assert share is None if waiting is None else share == pytest.approx(waiting / 4 / TOKENS)
 
 
 def test_a_time_that_no_triton_answers_in_is_refused(url: str) -> None:
