@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +25,11 @@ from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.bundle.signing import new_key
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.cli.tune import line, share, table, values
+from transformer_serving.desk.cli.tune import line, open_line, share, table, values
 from transformer_serving.desk.deploy.target import TARGET_VARIABLES
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune import requests, tuning
+from transformer_serving.desk.tune.goal import Meter, OpenLoop
 from transformer_serving.desk.tune.search import Raced, Rival, Verdict
 from transformer_serving.desk.tune.tuning import Tuned
 
@@ -102,7 +104,7 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace
 
     monkeypatch.setattr(tuning, "own_stack", own_stack)
     monkeypatch.setattr(tuning, "Search", Search)
-    monkeypatch.setattr(requests, "check_answered", lambda *_: None)
+    monkeypatch.setattr(requests, "answered", lambda _, given: requests.Answered(given))
     monkeypatch.chdir(tmp_path)
     given = ("--bundle", str(small.folder), "--state", str(tmp_path / "state"))
     return SimpleNamespace(
@@ -253,3 +255,42 @@ def test_it_says_how_many_of_the_requests_were_measured() -> None:
     assert share(replace(tuned, measured=2000)) == "2000 of 2000 requests were measured"
     said = values(tuned)
     assert (said["requests"], said["requests_measured"]) == (2000, 80)
+
+
+def test_a_p99_of_clients_who_wait_is_told_beside_one_of_callers_who_do_not() -> None:
+    tuned = Tuned(USUAL, USUAL, open=OpenLoop(630.0, 41.6))
+    [said] = open_line(tuned)
+    assert said.endswith("of callers at random moments, 630 texts/s: p99 42 ms")
+    [said] = open_line(replace(tuned, open=OpenLoop(630.0, math.inf)))
+    assert said.endswith("not all answered with 200")
+    assert values(tuned)["open_loop"] == {"texts": 630.0, "p99_ms": 41.6}
+    assert values(replace(tuned, open=OpenLoop(630.0, math.inf)))["open_loop"]["p99_ms"] is None
+    assert open_line(replace(tuned, open=None)) == []
+
+
+def test_the_result_is_asked_by_an_open_loop_where_a_p99_is_the_goal(
+    searched: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Meter, "open_loop", lambda _, __, texts: OpenLoop(texts, 5.0))
+    assert "630 texts/s: p99 5 ms" in searched.tune("--goal", "p99<=50ms").stdout
+    assert "random moments" not in searched.tune("--output", "other").stdout
+
+
+def test_it_says_where_its_generator_was_the_limit(
+    searched: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "so it was itself the limit" not in searched.tune().stdout
+    monkeypatch.setattr(tuning, "Meter", partial(Meter, generator_cpu=0.93))
+    done = searched.tune("--output", "other")
+    assert "the generator used up to 93% of one core" in done.stdout
+    assert "so it was itself the limit" in done.stdout
+    assert json.loads(searched.tune("--output", "third", "--json").stdout)["generator_cpu"] == 0.93
+
+
+def test_what_is_not_measured_of_the_requests_is_said(
+    searched: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "2 of 62 requests were refused"
+    monkeypatch.setattr(requests, "answered", lambda _, given: requests.Answered(given, (said,)))
+    assert said in searched.tune().stdout
+    assert json.loads(searched.tune("--output", "b", "--json").stdout)["remarks"] == [said]

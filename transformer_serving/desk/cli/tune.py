@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 @click.option("--lengths", metavar="WORDS:WEIGHT,...",
               help="Or texts of so many words, such as 8-32:70,100-200:30.")  # fmt: skip
 @click.option("--goal", default="throughput", show_default=True, metavar="GOAL",
-              help="throughput: texts a second; p99<=50ms: as many as keep that p99.")  # fmt: skip
+              help="throughput: texts a second; p99<=50ms: as many as keep that "
+              "p99 for clients who wait for their answers; size for 70 % of it.")  # fmt: skip
 @click.option("--bundle", "bundles", type=click.Path(path_type=Path), multiple=True,
               metavar="BUNDLE", help="Repeatable: the same model in several precisions, to choose "
               "among.  [default: what ENDPOINT serves]")  # fmt: skip
@@ -111,6 +112,9 @@ def values(tuned: Tuned) -> dict[str, Any]:
         "seconds": tuned.seconds,
         "requests": tuned.requests,
         "requests_measured": tuned.measured,
+        "remarks": tuned.remarks,
+        "open_loop": tuned.open and _finite(asdict(tuned.open)),
+        "generator_cpu": tuned.generator_cpu,
     }
 
 
@@ -129,7 +133,8 @@ def _show(tuned: Tuned, endpoint: str, target: Path, state: Path, console: Conso
     table_console().print(table(tuned))
     for verdict in tuned.verdicts:
         console.print(line(verdict), soft_wrap=True, highlight=False)
-    console.print(share(tuned), soft_wrap=True, highlight=False)
+    for said in (*open_line(tuned), share(tuned), *tuned.remarks, *generator(tuned)):
+        console.print(said, soft_wrap=True, highlight=False)
     if tuned.bundle is None:
         console.print(
             f"the result is {tuned.setting}, and is not written whole: tune did not end well; "
@@ -210,6 +215,24 @@ def line(verdict: Verdict) -> str:
         f"{found.median:.2f} times ({found.lower:.2f} to {found.upper:.2f}, each bound 95 % sure) "
         f"in {found.rounds} rounds; {verdict.name} is {verdict.setting}"
     )
+
+
+def open_line(tuned: Tuned) -> list[str]:
+    """What callers get who do not wait for each other."""
+    if tuned.open is None:
+        return []
+    p99_ms = tuned.open.p99_ms
+    took = f"p99 {p99_ms:.0f} ms" if math.isfinite(p99_ms) else "not all answered with 200"
+    return [
+        "that is of clients who wait for their answers; of callers at random moments, "
+        f"{tuned.open.texts:.0f} texts/s: {took}"
+    ]
+
+
+def generator(tuned: Tuned) -> list[str]:
+    from transformer_serving.desk.cli.bench import generator_notes
+
+    return generator_notes(tuned.generator_cpu)
 
 
 def share(tuned: Tuned) -> str:
