@@ -309,4 +309,6 @@ def test_the_widest_is_not_surely_worse_than_another() -> None:
     lanes = (Lane("1", (9.0,) * 9), Lane("2", (8.0,) * 9), Lane("8", (5.0,) * 6, "1"))
     values = {lane.name: int(lane.name) for lane in lanes}
     assert widest(lanes, values) == "2"
-    assert widest([replace(lane, figures=(1.0,)) for lane in lanes], values) == "1"
+    # With fewer rounds nobody is surely worse, as slow as it may be.
+    few = [replace(lane, figures=lane.figures[:5], lost_to=None) for lane in lanes]
+    assert widest(few, values) == "1"

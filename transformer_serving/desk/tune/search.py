@@ -256,17 +256,18 @@ def chosen(lanes: Sequence[Lane]) -> str:
 
 
 def widest(lanes: Sequence[Lane], values: Mapping[str, Value]) -> str:
-    """The largest number among those that are not surely worse than another."""
+    """The largest number among those that are not surely worse than another, after rounds enough to
+    know of any."""
     return max(
-        (lane.name for lane in _left(lanes)),
+        (lane.name for lane in _left(lanes, LOOKS[0])),
         key=lambda name: int(values[name]),
         default=lanes[0].name,
     )
 
 
-def _left(lanes: Sequence[Lane]) -> list[Lane]:
-    """Those that are not surely worse than another, after rounds enough to change anything."""
-    if min(len(lane.figures) for lane in lanes) < _FEWEST:
+def _left(lanes: Sequence[Lane], fewest: int = _FEWEST) -> list[Lane]:
+    """Those that are not surely worse than another; none where a lane has fewer rounds."""
+    if min(len(lane.figures) for lane in lanes) < fewest:
         return []
     return [lane for lane in lanes if lane.lost_to is None]
 
