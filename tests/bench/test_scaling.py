@@ -39,8 +39,6 @@ class Counting:
         self.strangers = 0
         self.key = b""
         self.page: str | None = None
-        # Of the four clients' tokens, how many wait for the Triton.
-        self.waiting: int | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -61,10 +59,7 @@ class Counting:
     def figures(self) -> str:
         counted = time.monotonic() - WITHIN_S
         answers = sum(moment <= counted for moment in self.answered_at)
-        waits = (
-            "" if self.waiting is None else f"transformer_serving_waiting_tokens {self.waiting}\n"
-        )
-        return waits + (
+        return (
             "# TYPE transformer_serving_requests_total counter\n"
             'transformer_serving_requests_total{endpoint="a",status="503"} 1e6\n'
             f'transformer_serving_requests_total{{endpoint="a",status="200"}} {answers}\n'
@@ -103,6 +98,7 @@ def test_the_threshold_is_tokens_a_second_times_the_time_allowed(url: str) -> No
     assert advice["alone_s"] >= TAKES_S
     assert advice["waiting_tokens"] == round(rate * 0.25)
     assert advice["wanted_per_second"] == round(rate * 0.7)
+    assert advice["answers_per_second"] == pytest.approx(rate / TOKENS)
 
 
 def test_what_is_printed_are_values_of_the_chart(url: str) -> None:
@@ -115,18 +111,15 @@ def test_what_is_printed_are_values_of_the_chart(url: str) -> None:
     assert thresholds[:2] == [wanted["waitingTokens"], wanted["tokensPerSecond"]]
 
 
-@pytest.mark.parametrize(("waiting", "is_noted"), [(2, True), (4 * TOKENS, False), (None, False)])
-def test_where_little_waits_for_the_triton_the_values_say_that_it_can_do_more(
-    app: Counting, url: str, waiting: int | None, is_noted: bool
+@pytest.mark.parametrize(("most", "is_noted"), [(0, True), (1 << 20, False)])
+def test_where_the_worker_may_be_the_limit_the_values_say_so(
+    url: str, most: int, is_noted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app.waiting = waiting
+    monkeypatch.setattr("transformer_serving.desk.bench.scaling.MAY_BE_THE_WORKER", most)
     printed = bench(url).output
-    assert ("the Triton can do more. Give --texts 32" in printed) == is_noted
+    assert ("the one worker of the pod may have been the limit" in printed) == is_noted
     values = yaml.safe_load(printed[printed.index("# ") :])
     assert values["triton"]["autoscaling"]["waitingTokens"] > 0
-    *_, advice = json.loads(bench(url, "--json").stdout)
-    share = advice["waiting_share"]
-    assert share is None if waiting is None else share == pytest.approx(waiting / 4 / TOKENS)
 
 
 def test_a_time_that_no_triton_answers_in_is_refused(url: str) -> None:

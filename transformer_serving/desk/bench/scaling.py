@@ -6,11 +6,8 @@ in a second, times the seconds that each of them is there. So it is measured and
 
 from __future__ import annotations
 
-import statistics
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -25,15 +22,12 @@ from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 
 _TOKENS = "transformer_serving_tokens_total"
-_WAITING = "transformer_serving_waiting_tokens"
 _REQUESTS = "transformer_serving_requests_total"
 # The share of what a Triton can do that it shall do: waits grow without bounds towards all of it.
 BUSY = 0.7
+# Half of the requests a second that a worker of the gateway answers (docs/growth.md).
+MAY_BE_THE_WORKER = 1000
 _TIMEOUT_S = 10.0
-# How often it is looked what waits during a load.
-_LOOKS = 4
-# Of what the clients asked for: the rest of a request's way takes little beside a full queue.
-_BEFORE_A_BUSY_TRITON = 0.5
 # Until every worker has told its figures, which it does by then where its loop has a moment.
 _SETTLE_S = 2 * WITHIN_S
 # Of answers that somebody else got, or that another pod counted.
@@ -45,8 +39,6 @@ class Scaling:
     """`waiting_tokens` is for each Triton; `alone_s` is what a text takes with none before it.
 
     `wanted_per_second` is the share of `tokens_per_second` that a Triton shall have to do.
-    `waiting_share` is how much of what the clients asked for waited for the Triton or was computed
-    there; None where the page of figures does not say it.
     """
 
     clients: int
@@ -56,7 +48,7 @@ class Scaling:
     within_s: float
     waiting_tokens: int
     wanted_per_second: int
-    waiting_share: float | None = None
+    answers_per_second: float
 
     def values(self) -> str:
         """The lines for the chart's values."""
@@ -69,25 +61,21 @@ class Scaling:
         )
 
     def _note(self) -> str:
-        """A busy Triton has nearly all that was asked before it."""
-        if self.waiting_share is None or self.waiting_share >= _BEFORE_A_BUSY_TRITON:
+        if self.answers_per_second <= MAY_BE_THE_WORKER:
             return ""
         return (
-            f"# Only {self.waiting_share:.0%} of what was asked waited for the Triton or was "
-            "computed there: the gateway's worker or\n"
-            "# the clients were the limit, and the Triton can do more. Give --texts 32, or more "
-            "clients with -c.\n"
+            f"# At {self.answers_per_second:.0f} requests a second the one worker of the pod may "
+            "have been the limit, and not the Triton:\n"
+            "# see with --texts 32 whether there are more tokens a second, and take those values.\n"
         )
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What a gateway's figures say at one moment, of all its endpoints. `waiting` are tokens that
-    wait or are computed, where it says that."""
+    """What a gateway's figures say at one moment, of all its endpoints."""
 
     tokens: float
     answers: float
-    waiting: float | None
 
 
 def scaling(
@@ -111,8 +99,7 @@ def scaling(
     # What workers counted a moment ago may not be on the page yet, of the load before too.
     time.sleep(_SETTLE_S)
     before = counted(metrics, key)
-    with _looking(metrics, key, bench.seconds) as waiting:
-        run = contact.run(bench.address, bench.payloads, load.Closed(clients, bench.seconds))
+    run = contact.run(bench.address, bench.payloads, load.Closed(clients, bench.seconds))
     time.sleep(_SETTLE_S)
     after = counted(metrics, key)
     answers = figures(run).statuses.get("200", 0)
@@ -127,30 +114,8 @@ def scaling(
         within_s,
         max(1, round(rate * within_s)),
         max(1, round(rate * BUSY)),
-        statistics.median(waiting) / (clients * tokens / answers) if waiting else None,
+        answers / run.elapsed_s,
     )
-
-
-@contextmanager
-def _looking(metrics: str, key: str | None, seconds: float) -> Iterator[list[float]]:
-    """Tokens that wait or are computed, at a few moments of a load of so many seconds. A look that
-    fails says nothing: what is counted before and after says why."""
-    found: list[float] = []
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.wait(seconds / (_LOOKS + 1)):
-            with suppress(Failure):
-                waiting = counted(metrics, key).waiting
-                found.extend([] if waiting is None else [waiting])
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield found
-    finally:
-        ended.set()
-        thread.join(_TIMEOUT_S)
 
 
 def metrics_address(url: str) -> str:
@@ -177,15 +142,15 @@ def counted(metrics: str, key: str | None) -> Counted:
         raise Failure(f"{metrics} is no page of figures: status {answer.status}") from error
     if _TOKENS not in found:
         raise Failure(f"{metrics} has no {_TOKENS}: status {answer.status}; ask the gateway's own")
-    return Counted(found[_TOKENS], found.get(_REQUESTS, 0.0), found.get(_WAITING))
+    return Counted(found[_TOKENS], found.get(_REQUESTS, 0.0))
 
 
 def _sums(page: str) -> Mapping[str, float]:
-    """Of every figure of ours over its endpoints; of requests, those answered with 200."""
+    """Of every counter of ours over its endpoints; of requests, those answered with 200."""
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
-            counts = sample.name in (_TOKENS, _WAITING) or (
+            counts = sample.name == _TOKENS or (
                 sample.name == _REQUESTS and sample.labels.get("status") == "200"
             )
             if counts:
