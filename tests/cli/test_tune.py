@@ -214,6 +214,7 @@ def test_the_table_and_the_verdict_have_bounds() -> None:
         Raced("calls", (kept, gone)),
         Raced("instances", (gone,), "no other value came up"),
         Raced("calls", (replace(kept, value=4), replace(lost, value=2, lost_to="4"))),
+        Raced("workers", (replace(cut, value=1), replace(kept, value=2)), wide=True),
     )
     tuned = Tuned(USUAL, USUAL, races, (), None, Path("env"), 1.0)
     console = Console(width=120, record=True, file=None)
@@ -231,6 +232,8 @@ def test_the_table_and_the_verdict_have_bounds() -> None:
         "4 left out: 6000 MiB are free",
         "calls 4 900 9 kept, the largest tried",
         "2 700 0.78 (0.75 to 0.81) 6 surely worse",
+        "workers 1 890 1.00 3 no sure difference",
+        "2 900 9 kept for the races that follow",
     ]
     found = Verdict("the beginning", replace(USUAL, threads=1), 900.0, 700.0, spread([1.3] * 15))
     assert "1.30 times (1.30 to 1.30, each bound 95 % sure) in 15 rounds" in line(found)
@@ -245,7 +248,7 @@ def test_a_ratio_to_nothing_is_null_in_json() -> None:
     tuned = Tuned(USUAL, USUAL, (Raced("threads"),), (endless,), bundle, Path("env"), 1.0)  # type: ignore[arg-type]
     said = json.loads(json.dumps(values(tuned), allow_nan=False))
     assert said["verdicts"][0]["ratio"]["median"] is None
-    assert said["races"] == [{"knob": "threads", "rivals": [], "why_not": ""}]
+    assert said["races"] == [{"knob": "threads", "rivals": [], "why_not": "", "wide": False}]
     assert said["environment"]["CLEARML_SERVING_NUM_PROCESS"] == "1"
 
 

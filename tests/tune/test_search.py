@@ -16,16 +16,14 @@ from transformer_serving.desk.bench.bounds import fewest_rounds
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune.knobs import KNOBS, Scope, Setting, knobs_named
-from transformer_serving.desk.tune.race import Lane, race
+from transformer_serving.desk.tune.race import Lane, chosen, race, widest
 from transformer_serving.desk.tune.search import (
     DISTURBED,
     NO_OTHER,
     NO_TIME,
     VERDICT_ROUNDS,
     Search,
-    chosen,
     is_bounded,
-    widest,
 )
 from transformer_serving.desk.tune.sources import content
 
@@ -248,6 +246,26 @@ def test_behind_too_few_workers_no_setting_of_the_engine_is_lost(small: Bundle) 
         best = search.run(KNOBS, begun)
         assert (best.buckets, best.call_tokens) == ("converted", 4096), seed
         assert behind_a_gateway(best) == 12000.0
+
+
+def test_where_there_is_no_time_for_the_last_race_of_workers_the_best_of_the_first_stays(
+    small: Bundle,
+) -> None:
+    """And not those that are many for the races between."""
+    machine = Machine(lambda one: 1000.0 if one.workers == 1 else 985.0, noise=0.03)
+    search = searched(machine, small)
+    wide = []
+
+    def disturbed() -> bool:
+        wide.append(search.best and search.best.workers)
+        return len(wide) > 1
+
+    search.disturbed = disturbed
+    best = search.run(KNOBS, replace(USUAL, calls=4))
+    assert wide == [1, 4]
+    assert (best.workers, best.calls) == (1, 4)
+    assert search.races[0].wide
+    assert search.races[-2].why_not == DISTURBED
 
 
 def test_where_no_other_value_comes_up_the_present_one_stays(small: Bundle) -> None:

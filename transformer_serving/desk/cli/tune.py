@@ -181,6 +181,8 @@ def _cells(rival: Rival, race: Raced) -> tuple[str, ...]:
 def _said(rival: Rival, race: Raced) -> str:
     """What was surely better is named where it is not the kept one."""
     if rival.chosen:
+        if race.wide:
+            return "kept for the races that follow"
         return "kept" + (", the largest tried" if _is_largest(rival, race) else "")
     if rival.lost_to is None:
         return "no sure difference"

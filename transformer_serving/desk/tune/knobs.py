@@ -127,8 +127,11 @@ class Knob:
     def rivals(self, scope: Scope, present: Setting) -> tuple[Setting, ...]:
         """The settings that are raced, the present one first, alone where there is no other."""
         values = dict.fromkeys((present.value(self.name), *self.values(scope, present)))
-        turn = self.turn or (lambda setting, value: setting.turned(self.name, value))
-        return tuple(turn(present, value) for value in values)
+        return tuple(self.at(present, value) for value in values)
+
+    def at(self, setting: Setting, value: Value) -> Setting:
+        """The setting with that value, and what must go with it."""
+        return self.turn(setting, value) if self.turn else setting.turned(self.name, value)
 
 
 def _on_cores(scope: Scope, present: Setting) -> bool:

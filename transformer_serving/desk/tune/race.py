@@ -8,15 +8,19 @@ these has bounds (desk/bench/bounds.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from transformer_serving.desk.bench.bounds import spread
+from transformer_serving.desk.bench.bounds import Spread, spread
 
 # After so many rounds it is looked who is surely worse, each time with CONFIDENCE: by the union
 # bound a rival is wrongly left behind another with a chance of at most 4 times 2 %.
 LOOKS = (6, 9, 12, 16)
 CONFIDENCE = 0.98
+# By so much a rival must seem better to take the place of one that is not surely worse.
+_WORTH = 1.01
+# With fewer rounds nothing is changed.
+_FEWEST = 3
 
 
 @dataclass(frozen=True)
@@ -88,3 +92,41 @@ def ratios_of(over: Iterable[float], under: Iterable[float]) -> list[float]:
         top / bottom if bottom else (1.0 if not top else math.inf)
         for top, bottom in zip(over, under, strict=True)
     ]
+
+
+def chosen(lanes: Sequence[Lane]) -> str:
+    """The first lane is the present value's: it stays unless it is surely worse than another, or
+    one that is not surely worse than any seems better by _WORTH. Where it is out, the others are
+    held against each other: they ran rounds that it did not."""
+    present = lanes[0]
+    left = _left(lanes)
+    if not left:
+        return present.name
+    first = left[0]
+    # To one that answered nothing all ratios are the same.
+    ranks = {lane.name: (beside(lane, first).median, spread(lane.figures).median) for lane in left}
+    best = max(ranks, key=lambda name: ranks[name])
+    return best if first is not present or ranks[best][0] >= _WORTH else present.name
+
+
+def widest(lanes: Sequence[Lane], values: Mapping[str, int | str]) -> str:
+    """The largest number among those that are not surely worse than another, after rounds enough to
+    know of any."""
+    return max(
+        (lane.name for lane in _left(lanes, LOOKS[0])),
+        key=lambda name: int(values[name]),
+        default=lanes[0].name,
+    )
+
+
+def _left(lanes: Sequence[Lane], fewest: int = _FEWEST) -> list[Lane]:
+    """Those that are not surely worse than another; none where a lane has fewer rounds."""
+    if min(len(lane.figures) for lane in lanes) < fewest:
+        return []
+    return [lane for lane in lanes if lane.lost_to is None]
+
+
+def beside(lane: Lane, other: Lane) -> Spread:
+    """Ratios in the rounds that both ran."""
+    count = min(len(lane.figures), len(other.figures))
+    return spread(ratios_of(lane.figures[:count], other.figures[:count]), CONFIDENCE)

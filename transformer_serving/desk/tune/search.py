@@ -12,12 +12,17 @@ from transformer_serving.desk.bench.bounds import Spread, fewest_rounds, spread
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.tune.knobs import Knob, Scope, Setting, Value
-from transformer_serving.desk.tune.race import CONFIDENCE, LOOKS, Lane, race, ratios_of
+from transformer_serving.desk.tune.race import (
+    CONFIDENCE,
+    LOOKS,
+    Lane,
+    beside,
+    chosen,
+    race,
+    ratios_of,
+    widest,
+)
 
-# By so much a value must seem better to take the place of one that is not surely worse.
-_WORTH = 1.01
-# With fewer rounds nothing is changed.
-_FEWEST = 3
 # Of the result against what it is compared with, at most; each bound with this confidence.
 VERDICT_ROUNDS = 15
 _VERDICT_CONFIDENCE = 0.95
@@ -58,11 +63,12 @@ class Rival:
 @dataclass(frozen=True)
 class Raced:
     """What became of a knob. `why_not` is why there was no race; `rivals` are then those alone that
-    could not be brought up."""
+    could not be brought up. `wide`: the chosen value is for the races that follow."""
 
     knob: str
     rivals: tuple[Rival, ...] = ()
     why_not: str = ""
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,8 @@ class Search:
     best: Setting | None = None
     races: list[Raced] = field(default_factory=list)
     _stopped: str = ""
+    # Of a knob that is kept wide, its best value.
+    _narrow: dict[str, Value] = field(default_factory=dict)
 
     def run(self, knobs: Sequence[Knob], start: Setting) -> Setting:
         """The best setting; races that are left share the time that is left.
@@ -104,6 +112,9 @@ class Search:
         """
         self.best = start
         for at, knob in enumerate(knobs):
+            if knob.name in self._narrow:
+                # What stays where there is no time for this race, or nothing is better.
+                self.best = knob.at(self.best, self._narrow.pop(knob.name))
             rivals = knob.rivals(self.scope, self.best)
             if len(rivals) < 2:
                 self.races.append(Raced(knob.name, why_not="there is one value alone"))
@@ -136,13 +147,15 @@ class Search:
             Rival(values[name], 0.0, 0, None, None, chosen=False, why_not=reason)
             for name, reason in lacking.items()
         )
-        best = widest(lanes, values) if knob.wide else chosen(lanes)
+        best = chosen(lanes)
+        if knob.wide:
+            self._narrow[knob.name], best = values[best], widest(lanes, values)
         self.stage.keep([by_name[best]])
         if not lanes[0].figures:
             why_not = NO_TIME if len(lanes) > 1 else NO_OTHER
             return by_name[best], Raced(knob.name, absent, why_not)
         found = tuple(rival(lane, values[lane.name], best, lanes) for lane in lanes)
-        return by_name[best], Raced(knob.name, (*found, *absent))
+        return by_name[best], Raced(knob.name, (*found, *absent), wide=knob.wide)
 
     def _ready(self, by_name: Mapping[str, Setting]) -> dict[str, str]:
         """Have them up and warm, but for those that do not come; why not, by their names.
@@ -240,38 +253,6 @@ def _verdict(
     return Verdict(name, setting, spread(mine).median, spread(theirs).median, ratio)
 
 
-def chosen(lanes: Sequence[Lane]) -> str:
-    """The first lane is the present value's: it stays unless it is surely worse than another, or
-    one that is not surely worse than any seems better by _WORTH. Where it is out, the others are
-    held against each other: they ran rounds that it did not."""
-    present = lanes[0]
-    left = _left(lanes)
-    if not left:
-        return present.name
-    first = left[0]
-    # To one that answered nothing all ratios are the same.
-    ranks = {lane.name: (_beside(lane, first).median, spread(lane.figures).median) for lane in left}
-    best = max(ranks, key=lambda name: ranks[name])
-    return best if first is not present or ranks[best][0] >= _WORTH else present.name
-
-
-def widest(lanes: Sequence[Lane], values: Mapping[str, Value]) -> str:
-    """The largest number among those that are not surely worse than another, after rounds enough to
-    know of any."""
-    return max(
-        (lane.name for lane in _left(lanes, LOOKS[0])),
-        key=lambda name: int(values[name]),
-        default=lanes[0].name,
-    )
-
-
-def _left(lanes: Sequence[Lane], fewest: int = _FEWEST) -> list[Lane]:
-    """Those that are not surely worse than another; none where a lane has fewer rounds."""
-    if min(len(lane.figures) for lane in lanes) < fewest:
-        return []
-    return [lane for lane in lanes if lane.lost_to is None]
-
-
 def rival(lane: Lane, value: Value, best: str, lanes: Sequence[Lane]) -> Rival:
     winner = next(one for one in lanes if one.name == best)
     together = min(len(lane.figures), len(winner.figures))
@@ -279,16 +260,10 @@ def rival(lane: Lane, value: Value, best: str, lanes: Sequence[Lane]) -> Rival:
         value,
         spread(lane.figures).median if lane.figures else 0.0,
         len(lane.figures),
-        _beside(lane, winner) if together else None,
+        beside(lane, winner) if together else None,
         lane.lost_to,
         lane.name == best,
     )
-
-
-def _beside(lane: Lane, other: Lane) -> Spread:
-    """Ratios in the rounds that both ran."""
-    count = min(len(lane.figures), len(other.figures))
-    return spread(ratios_of(lane.figures[:count], other.figures[:count]), CONFIDENCE)
 
 
 def is_bounded(ratio: Spread) -> bool:
