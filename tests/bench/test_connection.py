@@ -12,9 +12,10 @@ from tests.bench.served import served
 from tests.bench.test_load import PAYLOAD, Played
 from tests.bench.test_streams import BODY, Speaking
 from tests.gateway.certificates import Authority, Pair
-from transformer_serving.desk.bench import load
+from transformer_serving.desk.bench import contact, load
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.streams import measure_streams
+from transformer_serving.desk.failure import Failure
 
 
 class Trust:
@@ -56,3 +57,11 @@ def test_streams_read_the_authorities_once(trust: Trust) -> None:
     assert row.whole
     assert not row.others
     assert trust.read == 1
+
+
+def test_a_certificate_that_is_not_trusted_names_the_way_out(tmp_path: Path) -> None:
+    with served(Played(), tls=Authority(tmp_path).sign("server")) as port:
+        address = Address.of(f"https://127.0.0.1:{port}/")
+        said = f"certificate of 127.0.0.1:{port} is not trusted here: .* in SSL_CERT_FILE"
+        with pytest.raises(Failure, match=said):
+            contact.run(address, [PAYLOAD], load.Closed(1, 1))

@@ -293,6 +293,18 @@ def test_the_command_sends_a_file(server: Server, tmp_path: Path) -> None:
         (b'{"text": ["a", "b", "c"]}', 3),
         (b'{"text": "a"}', 1),
         (b'{"question": "who", "context": "me"}', 1),
+        (b'{"query": "who", "texts": ["a", "b"]}', 2),
+        (b'{"query": "who", "documents": ["a", {"text": "b"}]}', 2),
+        (b'{"source_sentence": "a", "sentences": ["a", "b"]}', 2),
+        (b'{"inputs": {"source_sentence": "a", "sentences": ["a", "b"]}}', 2),
+        (b'{"inputs": {"question": "who", "context": "me"}}', 1),
+        (b'{"inputs": ["a", "b", "c"]}', 3),
+        (b'{"inputs": "a"}', 1),
+        (b'{"model": "m", "input": ["a", "b"]}', 2),
+        (b'{"model": "m", "input": [5, 6, 7]}', 1),
+        (b'{"instances": [{"text": "a"}, {"text": "b"}]}', 2),
+        (b'{"inputs": [{"name": "text", "data": ["a", "b"]}, {"name": "top_k", "data": [2]}]}', 2),
+        (b'{"text": []}', 0),
         (b"[1, 2]", 1),
         (b"\xff no JSON", 1),
         (b'{"a":' * 100_000, 1),
@@ -323,6 +335,41 @@ def test_what_cannot_be_measured_is_refused_in_one_line(
     done = run_cli(*arguments)
     assert done.exit_code in (1, 2)
     assert f"error: {said}" in done.output
+
+
+REFUSED = {
+    "ours": {"code": "missing_field", "message": "'query' is needed", "field": "query"},
+    "openai": {"error": {"message": "'query' is needed", "type": "invalid_request_error"}},
+    "tei": {"error": "'query' is needed", "error_type": "Validation"},
+}
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_a_body_that_is_refused_names_the_reason_and_the_option(form: str) -> None:
+    async def refusing(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 422, "headers": []})
+        body = json.dumps(REFUSED[form]).encode()
+        await send({"type": "http.response.body", "body": body})
+
+    with served(refusing) as port:
+        done = run_cli(f"http://127.0.0.1:{port}/serve/a", "-c", "1", "--seconds", "0.1")
+    assert done.exit_code == 1
+    said = "the first request got status 422: 'query' is needed; send a body of this endpoint's "
+    assert said + "with --body FILE" in done.output
+
+
+def test_an_answer_without_a_reason_is_told_by_its_status() -> None:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body", "body": b"<html>"})
+
+    with served(failing) as port:
+        done = run_cli(f"http://127.0.0.1:{port}/serve/a", "-c", "1", "--seconds", "0.1")
+    assert "status 500; the endpoint must answer before it is timed" in done.output
 
 
 def test_more_requests_than_the_memory_has_room_for_are_refused() -> None:

@@ -98,6 +98,7 @@ def test_the_threshold_is_tokens_a_second_times_the_time_allowed(url: str) -> No
     assert advice["alone_s"] >= TAKES_S
     assert advice["waiting_tokens"] == round(rate * 0.25)
     assert advice["wanted_per_second"] == round(rate * 0.7)
+    assert advice["answers_per_second"] == pytest.approx(rate / TOKENS)
 
 
 def test_what_is_printed_are_values_of_the_chart(url: str) -> None:
@@ -108,6 +109,17 @@ def test_what_is_printed_are_values_of_the_chart(url: str) -> None:
     scaled = one(rendered(CLEARML, keda, values), "ScaledObject", "demo-triton")
     thresholds = [int(each["metadata"]["threshold"]) for each in scaled["spec"]["triggers"]]
     assert thresholds[:2] == [wanted["waitingTokens"], wanted["tokensPerSecond"]]
+
+
+@pytest.mark.parametrize(("most", "is_noted"), [(0, True), (1 << 20, False)])
+def test_where_the_worker_may_be_the_limit_the_values_say_so(
+    url: str, most: int, is_noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformer_serving.desk.bench.scaling.MAY_BE_THE_WORKER", most)
+    printed = bench(url).output
+    assert ("the one worker of the pod may have been the limit" in printed) == is_noted
+    values = yaml.safe_load(printed[printed.index("# ") :])
+    assert values["triton"]["autoscaling"]["waitingTokens"] > 0
 
 
 def test_a_time_that_no_triton_answers_in_is_refused(url: str) -> None:

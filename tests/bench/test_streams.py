@@ -155,9 +155,9 @@ def test_a_stream_may_take_as_long_as_pieces_come(monkeypatch: pytest.MonkeyPatc
 def test_an_endpoint_that_does_not_stream_is_told_so(speaking: tuple[Speaking, int]) -> None:
     _, port = speaking
     with pytest.raises(Failure, match="no whole stream"):
-        measure_streams(at(port, "/never"), BODY, (1,), 0.1)
+        list(measure_streams(at(port, "/never"), BODY, (1,), 0.1))
     with pytest.raises(Failure, match="nothing answers"):
-        measure_streams(at(free_port(), "/"), BODY, (1,), 0.1)
+        list(measure_streams(at(free_port(), "/"), BODY, (1,), 0.1))
 
 
 def test_the_command(speaking: tuple[Speaking, int]) -> None:
@@ -187,3 +187,21 @@ def test_what_streams_do_not_have_is_refused(given: tuple[str, ...], said: str) 
     refused = CliRunner().invoke(main, ["bench", "http://127.0.0.1:9/", "--stream", *given])
     assert refused.exit_code == 2
     assert said in refused.output
+
+
+def test_what_was_measured_before_an_end_is_shown(
+    speaking: tuple[Speaking, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = streams._closed
+
+    async def ended(address: Address, request: bytes, clients: int, seconds: float) -> Any:
+        if clients == 3:
+            raise KeyboardInterrupt
+        return await closed(address, request, clients, seconds)
+
+    monkeypatch.setattr(streams, "_closed", ended)
+    url = f"http://127.0.0.1:{speaking[1]}/"
+    options = ("--stream", "-c", "1", "-c", "3", "--seconds", "0.1", "--json")
+    done = CliRunner().invoke(main, ["bench", url, *options])
+    assert done.exit_code == 1
+    assert [row["clients"] for row in json.loads(done.stdout)] == [1]

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +25,11 @@ from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.bundle.folder import open_bundle
 from transformer_serving.desk.bundle.signing import new_key
 from transformer_serving.desk.cli import main
-from transformer_serving.desk.cli.tune import line, share, table, values
+from transformer_serving.desk.cli.tune import line, open_line, share, table, values
 from transformer_serving.desk.deploy.target import TARGET_VARIABLES
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune import requests, tuning
+from transformer_serving.desk.tune.goal import Meter, OpenLoop
 from transformer_serving.desk.tune.search import Raced, Rival, Verdict
 from transformer_serving.desk.tune.tuning import Tuned
 
@@ -77,6 +79,7 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace
     small = write_small(tmp_path / "small", Parts(parity=True))
     own = SimpleNamespace(
         bring=lambda _: None,
+        searched=lambda: None,
         address=lambda _: None,
         prove=lambda _, target: open_bundle(Path(shutil.copytree(small.folder, target))),
     )
@@ -86,18 +89,22 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace
         yield own
 
     class Search:
-        def __init__(self, *_: Any) -> None: ...
+        def __init__(self, *_: Any) -> None:
+            self.races: list[Raced] = []
 
         def run(self, knobs: Any, start: Any) -> Any:
             kept = Rival(0, 900.0, 9, spread([1.0] * 9), None, chosen=True)
-            return start, (Raced("threads", (kept,)),)
+            self.best = start
+            self.races.append(Raced("threads", (kept,)))
+            own.searched()
+            return start
 
         def judge(self, best: Any, others: Any) -> Any:
             return (Verdict("the beginning", best, 900.0, 700.0, spread([1.3] * 15)),)
 
     monkeypatch.setattr(tuning, "own_stack", own_stack)
     monkeypatch.setattr(tuning, "Search", Search)
-    monkeypatch.setattr(requests, "check_answered", lambda *_: None)
+    monkeypatch.setattr(requests, "answered", lambda _, given: requests.Answered(given))
     monkeypatch.chdir(tmp_path)
     given = ("--bundle", str(small.folder), "--state", str(tmp_path / "state"))
     return SimpleNamespace(
@@ -128,6 +135,25 @@ def test_what_was_found_is_said_also_where_the_end_fails(
     assert (rows["bundle"], rows["bundle_version"], rows["environment_file"]) == (None, None, None)
     assert rows["setting"]["precision"] == "fp32"
     assert rows["verdicts"][0]["ratio"]["median"] == 1.3
+
+
+@pytest.mark.parametrize(
+    "fault", [Failure("nothing answers at 127.0.0.1:1"), KeyboardInterrupt()], ids=["fails", "ends"]
+)
+def test_what_was_found_is_said_also_where_the_search_fails_or_is_ended(
+    searched: SimpleNamespace, fault: BaseException
+) -> None:
+    def fails() -> None:
+        raise fault
+
+    searched.own.searched = fails
+    done = searched.tune()
+    assert done.exit_code == 1
+    assert "threads" in done.stdout
+    assert "again from there: --from precision=fp32,threads=0," in done.stdout
+    rows = json.loads(searched.tune("--json").stdout)
+    assert [one["knob"] for one in rows["races"]] == ["threads"]
+    assert (rows["bundle"], rows["verdicts"]) == (None, [])
 
 
 def test_what_is_written_is_signed(
@@ -187,6 +213,8 @@ def test_the_table_and_the_verdict_have_bounds() -> None:
         Raced("workers", (), "no time was left"),
         Raced("calls", (kept, gone)),
         Raced("instances", (gone,), "no other value came up"),
+        Raced("calls", (replace(kept, value=4), replace(lost, value=2, lost_to="4"))),
+        Raced("workers", (replace(cut, value=1), replace(kept, value=2)), wide=True),
     )
     tuned = Tuned(USUAL, USUAL, races, (), None, Path("env"), 1.0)
     console = Console(width=120, record=True, file=None)
@@ -199,15 +227,19 @@ def test_the_table_and_the_verdict_have_bounds() -> None:
         "4 700 0.78 (0.75 to 0.81) 6 surely worse than 2",
         "workers 1 no time was left",
         "calls 0 900 9 kept",
-        "4 did not come up: 6000 MiB are free",
+        "4 left out: 6000 MiB are free",
         "instances 1 no other value came up",
-        "4 did not come up: 6000 MiB are free",
+        "4 left out: 6000 MiB are free",
+        "calls 4 900 9 kept, the largest tried",
+        "2 700 0.78 (0.75 to 0.81) 6 surely worse",
+        "workers 1 890 1.00 3 no sure difference",
+        "2 900 9 kept for the races that follow",
     ]
     found = Verdict("the beginning", replace(USUAL, threads=1), 900.0, 700.0, spread([1.3] * 15))
     assert "1.30 times (1.30 to 1.30, each bound 95 % sure) in 15 rounds" in line(found)
     assert "threads=1" in line(found)
     absent = replace(found, ratio=None, why_not="its gateway has ended")
-    assert "the beginning, which did not come up: its gateway has ended; " in line(absent)
+    assert "the beginning, which failed: its gateway has ended; " in line(absent)
 
 
 def test_a_ratio_to_nothing_is_null_in_json() -> None:
@@ -216,7 +248,7 @@ def test_a_ratio_to_nothing_is_null_in_json() -> None:
     tuned = Tuned(USUAL, USUAL, (Raced("threads"),), (endless,), bundle, Path("env"), 1.0)  # type: ignore[arg-type]
     said = json.loads(json.dumps(values(tuned), allow_nan=False))
     assert said["verdicts"][0]["ratio"]["median"] is None
-    assert said["races"] == [{"knob": "threads", "rivals": [], "why_not": ""}]
+    assert said["races"] == [{"knob": "threads", "rivals": [], "why_not": "", "wide": False}]
     assert said["environment"]["CLEARML_SERVING_NUM_PROCESS"] == "1"
 
 
@@ -226,3 +258,42 @@ def test_it_says_how_many_of_the_requests_were_measured() -> None:
     assert share(replace(tuned, measured=2000)) == "2000 of 2000 requests were measured"
     said = values(tuned)
     assert (said["requests"], said["requests_measured"]) == (2000, 80)
+
+
+def test_a_p99_of_clients_who_wait_is_told_beside_one_of_callers_who_do_not() -> None:
+    tuned = Tuned(USUAL, USUAL, open=OpenLoop(630.0, 41.6))
+    [said] = open_line(tuned)
+    assert said.endswith("of callers at random moments, 630 texts/s: p99 42 ms")
+    [said] = open_line(replace(tuned, open=OpenLoop(630.0, math.inf)))
+    assert said.endswith("not all answered with 200")
+    assert values(tuned)["open_loop"] == {"texts": 630.0, "p99_ms": 41.6}
+    assert values(replace(tuned, open=OpenLoop(630.0, math.inf)))["open_loop"]["p99_ms"] is None
+    assert open_line(replace(tuned, open=None)) == []
+
+
+def test_the_result_is_asked_by_an_open_loop_where_a_p99_is_the_goal(
+    searched: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Meter, "open_loop", lambda _, __, texts: OpenLoop(texts, 5.0))
+    assert "630 texts/s: p99 5 ms" in searched.tune("--goal", "p99<=50ms").stdout
+    assert "random moments" not in searched.tune("--output", "other").stdout
+
+
+def test_it_says_where_its_generator_was_the_limit(
+    searched: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "so it was itself the limit" not in searched.tune().stdout
+    monkeypatch.setattr(tuning, "Meter", partial(Meter, generator_cpu=0.93))
+    done = searched.tune("--output", "other")
+    assert "the generator used up to 93% of one core" in done.stdout
+    assert "so it was itself the limit" in done.stdout
+    assert json.loads(searched.tune("--output", "third", "--json").stdout)["generator_cpu"] == 0.93
+
+
+def test_what_is_not_measured_of_the_requests_is_said(
+    searched: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "2 of 62 requests were refused"
+    monkeypatch.setattr(requests, "answered", lambda _, given: requests.Answered(given, (said,)))
+    assert said in searched.tune().stdout
+    assert json.loads(searched.tune("--output", "b", "--json").stdout)["remarks"] == [said]

@@ -46,13 +46,14 @@ def nothing_runs(stack: Stack) -> bool:
 
 
 def test_what_it_finds_is_a_bundle_that_is_served(served: Stack, tmp_path: Path) -> None:
-    before = {name: row["pid"] for name, row in served.parts().items()}
+    pids = {name: row["pid"] for name, row in served.parts().items()}
     output = tmp_path / "out" / "tuned"
     found = served.json("tune", NAME, *QUICK, *TURNED, "--output", str(output))
     assert nothing_runs(served)
     assert not tune_state(served).exists()
-    assert {name: row["pid"] for name, row in served.parts().items()} == before
-    buckets, workers = found["races"]
+    assert {name: row["pid"] for name, row in served.parts().items()} == pids
+    before, buckets, workers = found["races"]
+    assert before["knob"] == "workers"
     counts = {count for count in (1, 2, 4, 8) if count <= available_cores()}
     for race, knob, values in (
         (buckets, "buckets", {"converted", "halved", "doubling"}),

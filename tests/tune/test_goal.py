@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as some
@@ -11,7 +12,7 @@ from hypothesis import given, strategies as some
 from tests.free_ports import free_port
 from transformer_serving.desk.bench import contact
 from transformer_serving.desk.bench.connection import Address
-from transformer_serving.desk.bench.load import Closed, Exchange, Payload, Run
+from transformer_serving.desk.bench.load import Closed, Exchange, Open, Payload, Run
 from transformer_serving.desk.bench.loops import in_order
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune.goal import (
@@ -182,3 +183,31 @@ def test_between_two_counts_it_is_in_proportion() -> None:
 def test_of_two_that_are_too_slow_the_faster_is_better() -> None:
     assert texts_within([Point(1, 10.0, 100.0)], 50.0) > texts_within([Point(1, 8.0, 120.0)], 50.0)
     assert texts_within([Point(1, 0.0, math.inf)], 50.0) == 0.0
+
+
+def test_it_knows_how_much_its_generator_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = iter([0.1, 0.36, 0.2])
+    answer = Exchange("a", 1, 0.0, 0.0, 0.01, 200)
+    monkeypatch.setattr(contact, "run", lambda *_: Run((answer,), 0.4, next(spent)))
+    meter = Meter(Goal(), REQUESTS, clients=4, seconds=0.4)
+    for number in range(3):
+        meter.measure(STEADY, number)
+    assert meter.generator_cpu == pytest.approx(0.9)
+
+
+def test_the_open_loop_is_of_so_many_texts_and_of_requests_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loads: list[Open] = []
+    answers = tuple(Exchange("a", 2, 0.0, 0.0, 0.03, 200) for _ in range(200))
+
+    def run(_address: Address, _payloads: list[Payload], kind: Open) -> Run:
+        loads.append(kind)
+        refused = (replace(answers[0], status=503),) * 3
+        return Run(answers if len(loads) == 1 else (*answers, *refused), 4.0, 0.1)
+
+    monkeypatch.setattr(contact, "run", run)
+    meter = Meter(Goal(50.0), [Payload("a", b"{}", 3), Payload("b", b"{}", 1)], 4, seconds=1.0)
+    assert meter.open_loop(STEADY, 100.0).p99_ms == pytest.approx(30.0)
+    assert meter.open_loop(STEADY, 2.0).p99_ms == math.inf
+    assert [(one.rate, one.seconds) for one in loads] == [(50.0, 4.0), (1.0, 15.0)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as some
 
+from transformer_serving.contract.manifest import TORCH
 from transformer_serving.desk.builders.call_sizes import NARROW
 from transformer_serving.desk.bundle.folder import Bundle, open_bundle
 from transformer_serving.desk.bundle.writer import content_of, write_bundle
@@ -71,7 +72,7 @@ def test_values_are_read_and_said_again(scope: Scope) -> None:
 @pytest.mark.parametrize(
     "text",
     ["speed=9", "threads", "threads=-1", "threads=x", "calls=0", "buckets=all", "precision=int8",
-     "workers=", "workers=99999999"],
+     "workers=", "workers=99999999", "workers=1001", "calls=65"],
 )  # fmt: skip
 def test_another_value_is_refused_with_what_it_takes(scope: Scope, text: str) -> None:
     with pytest.raises(Failure, match="must be"):
@@ -84,17 +85,27 @@ def test_the_present_value_is_the_first_rival_and_none_is_there_twice(scope: Sco
         rivals = knob.rivals(scope, present)
         assert rivals[0] == present
         assert len(set(rivals)) == len(rivals)
-        if knob.name != "workers":
+        if knob.name not in ("workers", "instances"):
             assert all(one.turned(knob.name, present.value(knob.name)) == present for one in rivals)
     workers = BY_NAME["workers"].rivals(scope, replace(USUAL, calls=4))
     assert [(one.workers, one.calls) for one in workers] == [(1, 4), (2, 2), (4, 1)]
     (one, *_) = BY_NAME["workers"].rivals(scope, USUAL)[1:]
     assert (one.workers, one.calls) == (2, 1)
+    many = replace(scope, cores=64)
+    copies = BY_NAME["instances"].rivals(many, replace(USUAL, threads=32))
+    assert [(one.instances, one.threads) for one in copies] == [(1, 32), (2, 16), (4, 8), (8, 4)]
+    copies = BY_NAME["instances"].rivals(many, USUAL)
+    assert [(one.instances, one.threads) for one in copies] == [(1, 0), (2, 0), (4, 0), (8, 0)]
+    far = BY_NAME["workers"].rivals(many, replace(USUAL, workers=8, calls=64))
+    assert max(one.calls for one in far) == 64
     assert [one.threads for one in BY_NAME["threads"].rivals(scope, USUAL)] == [0, 1, 2]
 
 
 def test_knobs_are_named_in_any_order() -> None:
-    assert [one.name for one in knobs_named(("workers", "threads"))] == ["threads", "workers"]
+    found = [one.name for one in knobs_named(("workers", "threads"))]
+    assert found == ["workers", "threads", "workers"]
+    [alone] = knobs_named(("workers",))
+    assert not alone.wide
     assert knobs_named(()) == KNOBS
     with pytest.raises(Failure, match="no knob 'speed'"):
         knobs_named(("threads", "speed"))
@@ -105,6 +116,19 @@ def test_a_plan_for_a_gpu_keeps_its_lengths_and_threads(scope: Scope) -> None:
     plan = Scope({"fp32": replace(own, engine=replace(own.engine, engine="tensorrt"))}, cores=4)
     for name in ("threads", "buckets"):
         assert BY_NAME[name].rivals(plan, USUAL) == (USUAL,)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", TORCH, "openvino"])
+def test_where_an_engine_computes_on_a_gpu_no_threads_are_tried(scope: Scope, engine: str) -> None:
+    own = scope.bundles["fp32"]
+    there = {"fp32": replace(own, engine=replace(own.engine, engine=engine))}
+    for gpu in (False, True):
+        found = Scope(there, cores=64, gpu=gpu)
+        on_cores = engine == "openvino" or not gpu
+        assert (len(BY_NAME["threads"].rivals(found, USUAL)) > 1) == on_cores
+        assert len(BY_NAME["buckets"].rivals(found, USUAL)) > 1
+        most = max(one.instances for one in BY_NAME["instances"].rivals(found, USUAL))
+        assert most == (8 if on_cores else 4)
 
 
 def test_a_setting_is_another_bundle_that_is_whole(small: Bundle, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.tune.test_knobs import USUAL
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.command_line import STATE_VARIABLE
+from transformer_serving.desk.deploy.time_limit import Interrupted
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune import own_stack
 from transformer_serving.desk.tune.own_stack import environment_of
@@ -74,6 +75,22 @@ def test_of_a_setting_that_does_not_come_up_nothing_is_left(
         own.bring({"4": USUAL})
     assert removed == [("setting_1", True)]
     assert not list((stack.state / "bundles").iterdir())
+
+
+def test_ctrl_c_in_the_middle_of_a_deploy_is_no_value_that_fails(
+    small: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_named: Any, **_given: Any) -> None:
+        raise Interrupted("deploying setting_1 was interrupted")
+
+    monkeypatch.setattr(own_stack, "deploy", interrupted)
+    stack: Any = SimpleNamespace(state=tmp_path / "state", target=lambda: None)
+    stack.state.mkdir()
+    own = own_stack.OwnStack(stack, {"fp32": small}, lambda _: None, {})
+    with pytest.raises(KeyboardInterrupt):
+        own.bring({"4": USUAL})
+    with pytest.raises(KeyboardInterrupt):
+        own.prove(USUAL, tmp_path / "tuned")
 
 
 def test_before_the_proof_what_was_measured_goes_and_memory_is_looked_at(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as some
 
 from preprocess.answers import TASKS
+from tests.bench.served import served
 from tests.free_ports import free_port
+from transformer_serving.desk.bench import load
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.tune import requests
@@ -93,7 +97,7 @@ def test_lengths_take_the_place_of_the_golden_text() -> None:
 def test_an_endpoint_that_is_gone_is_named(tmp_path: Path) -> None:
     address = Address.of(f"http://127.0.0.1:{free_port()}/serve/a")
     with pytest.raises(Failure, match=f"nothing answers at 127.0.0.1:{address.port}: "):
-        requests.check_answered(address, requests.of_file(file_of(tmp_path, "a text")))
+        requests.answered(address, requests.of_file(file_of(tmp_path, "a text")))
 
 
 def test_a_task_that_takes_more_than_any_text_needs_a_file() -> None:
@@ -110,3 +114,58 @@ def test_a_task_that_takes_more_than_any_text_needs_a_file() -> None:
     for name, place in (("tuning.md", "That is for tasks"), ("coming-from.md", "`--lengths` is")):
         said = (DOCS / name).read_text("utf-8").partition(place)[2].partition("\n\n")[0]
         assert set(re.findall(r"[a-z]+-[a-z]+|rerank", said)) & set(TASKS) == refused, name
+
+
+class Sometimes:
+    """It refuses texts that name a status, and answers no more after so many."""
+
+    def __init__(self, most: int = 1 << 20) -> None:
+        self.left = most
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        body = b""
+        while (message := await receive()).get("more_body"):
+            body += message["body"]
+        said = json.loads(body + message["body"])["text"].rpartition(" ")[2]
+        await asyncio.sleep(0 if self.left > 0 else 1)
+        self.left -= 1
+        status = int(said) if said.isdigit() else 200
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+
+def texts(tmp_path: Path, count: int, *last: str) -> tuple[load.Payload, ...]:
+    return requests.of_file(file_of(tmp_path, *(f"a b{one}" for one in range(count)), *last))
+
+
+def test_a_few_that_are_refused_are_left_out_and_said(tmp_path: Path) -> None:
+    payloads = texts(tmp_path, 60, "too long 413", "impossible 422")
+    with served(Sometimes()) as port:
+        address = Address.of(f"http://127.0.0.1:{port}/")
+        found = requests.answered(address, payloads)
+        assert found.payloads == payloads[:60]
+        [said] = found.remarks
+        assert said.startswith("2 of 62 requests were refused and are left out, such as line 6")
+        assert requests.answered(address, payloads[:60]) == requests.Answered(payloads[:60])
+        with pytest.raises(Failure, match="2 of 12 requests got 422, such as line 1"):
+            requests.answered(address, texts(tmp_path, 10, "a 422", "b 422"))
+        with pytest.raises(Failure, match="1 of 61 requests got 503, such as line 61"):
+            requests.answered(address, texts(tmp_path, 60, "b 503"))
+
+
+def test_those_that_were_answered_in_time_stand_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads = texts(tmp_path, 400)
+    monkeypatch.setattr(requests, "_PATIENCE_S", 0.5)
+    with served(Sometimes(most=20)) as port:
+        found = requests.answered(Address.of(f"http://127.0.0.1:{port}/"), payloads)
+    count = len(found.payloads)
+    assert 20 <= count < 400
+    assert set(found.payloads) < set(payloads)
+    assert found.remarks == (
+        f"{count} of 400 requests, chosen at random, stand for all: more were not answered within "
+        "0 s",
+    )

@@ -70,6 +70,10 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.secure else 'http'}://{self.place}{self.path}"
+
     @cached_property
     def tls(self) -> ssl.SSLContext | None:
         """Made once: this machine's authorities take longer to read than many an answer to come."""

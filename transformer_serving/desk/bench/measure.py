@@ -22,6 +22,10 @@ CONCURRENCY = (1, 8, 32, 128)
 # The share of the best closed loop at which the open loop runs when no rate is given.
 OPEN_SHARE = 0.7
 _WARM_UP_S = 1.0
+# Of what is refused for its body.
+_OTHER_BODY = (400, 422)
+# Fields of bodies that may be a list of texts: of ours, and of the other protocols.
+_TEXTS = ("text", "texts", "sentences", "documents", "input", "inputs", "instances")
 _WORDS = TEXT.rstrip(".").split()
 
 
@@ -86,9 +90,20 @@ def of_words(count: int) -> str:
 
 
 def texts_of(body: Any) -> int:
-    """How many texts a body holds; 1 where that is not said by a list at "text"."""
-    content = body.get("text") if isinstance(body, dict) else None
-    return len(content) if isinstance(content, list) else 1
+    """How many texts a body holds, of any protocol; 1 where no list of them says so."""
+    if not isinstance(body, dict):
+        return 1
+    # As the Inference API has sentence-similarity.
+    fields = body["inputs"] if isinstance(body.get("inputs"), dict) else body
+    content = next((fields[name] for name in _TEXTS if isinstance(fields.get(name), list)), None)
+    if content is None:
+        return 1
+    first = content[0] if content else None
+    if isinstance(first, dict) and isinstance(first.get("data"), list):
+        # V2's tensors, each with an element a text.
+        return len(first["data"])
+    # One text may be the list of its tokens' ids.
+    return 1 if isinstance(first, int) else len(content)
 
 
 def _of_file(path: Path) -> load.Payload:
@@ -141,6 +156,18 @@ def _require_answer(bench: Bench) -> None:
     status = found.exchanges[0].status if found.exchanges else load.NO_ANSWER
     if reason := kept_out(status):
         raise Failure(f"the first request got status {status}: {reason}", exit_code=2)
-    if status != 200:
-        what = f"status {status}" if status else "no answer"
-        raise Failure(f"the first request got {what}; the endpoint must answer before it is timed")
+    if status == 200:
+        return
+    if not status:
+        raise Failure(
+            "the first request got no answer; the endpoint must answer before it is timed"
+        )
+    reason = contact.said_of(bench.address, bench.payloads[0])
+    next_step = (
+        "send a body of this endpoint's with --body FILE (docs/api.md has one of each task)"
+        if status in _OTHER_BODY
+        else "the endpoint must answer before it is timed"
+    )
+    raise Failure(
+        f"the first request got status {status}{': ' if reason else ''}{reason}; {next_step}"
+    )

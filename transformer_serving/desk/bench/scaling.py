@@ -25,6 +25,8 @@ _TOKENS = "transformer_serving_tokens_total"
 _REQUESTS = "transformer_serving_requests_total"
 # The share of what a Triton can do that it shall do: waits grow without bounds towards all of it.
 BUSY = 0.7
+# Half of the requests a second that a worker of the gateway answers (docs/growth.md).
+MAY_BE_THE_WORKER = 1000
 _TIMEOUT_S = 10.0
 # Until every worker has told its figures, which it does by then where its loop has a moment.
 _SETTLE_S = 2 * WITHIN_S
@@ -46,14 +48,25 @@ class Scaling:
     within_s: float
     waiting_tokens: int
     wanted_per_second: int
+    answers_per_second: float
 
     def values(self) -> str:
         """The lines for the chart's values."""
         return (
+            f"{self._note()}"
             f"# {self.tokens_per_second:.0f} tokens a second with {self.clients} clients and "
             f"{self.tokens_per_answer:.0f} an answer; {self.within_s:g} s to wait and be computed\n"
             f"triton: {{autoscaling: {{waitingTokens: {self.waiting_tokens}, "
             f"tokensPerSecond: {self.wanted_per_second}}}}}"
+        )
+
+    def _note(self) -> str:
+        if self.answers_per_second <= MAY_BE_THE_WORKER:
+            return ""
+        return (
+            f"# At {self.answers_per_second:.0f} requests a second the one worker of the pod may "
+            "have been the limit, and not the Triton:\n"
+            "# see with --texts 32 whether there are more tokens a second, and take those values.\n"
         )
 
 
@@ -101,6 +114,7 @@ def scaling(
         within_s,
         max(1, round(rate * within_s)),
         max(1, round(rate * BUSY)),
+        answers / run.elapsed_s,
     )
 
 

@@ -120,8 +120,11 @@ def _counted(data: bytes) -> tuple[int, int]:
 def measure_streams(
     address: Address, payload: Payload, concurrency: Sequence[int], seconds: float,
     say: Callable[[str], None] = lambda _: None,
-) -> list[StreamLoad]:  # fmt: skip
-    """Every load. Raises Failure when a first request is not answered with a whole stream."""
+) -> Iterator[StreamLoad]:  # fmt: skip
+    """Every load, each when it is asked for: what was measured outlives what fails later.
+
+    Raises Failure when a first request is not answered with a whole stream.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         say("asking once")
         request = _request(address, payload)
@@ -136,11 +139,9 @@ def measure_streams(
                 f"the first request got status {once.status} and no whole stream; --stream is for "
                 "endpoints of text-generation, whose streams end with [DONE]"
             )
-        loads = []
         for clients in concurrency:
             say(f"{clients} streams")
-            loads.append(runner.run(_closed(address, request, clients, seconds)))
-        return loads
+            yield runner.run(_closed(address, request, clients, seconds))
 
 
 def _request(address: Address, payload: Payload) -> bytes:

@@ -56,7 +56,8 @@ _MOST_REQUESTS = 10_000_000
               help="Length of each load.")  # fmt: skip
 @click.option("--for-scaling", is_flag=True,
               help="And print the thresholds for an autoscaler of Tritons, as values of the chart. "
-              "URL is that of one pod with one Triton, and nobody else asks it.")  # fmt: skip
+              "URL is that of one pod with one Triton, and nobody else asks it; for a Triton on a "
+              "GPU give --texts 32, as the pod's one worker is else the limit.")  # fmt: skip
 @click.option("--within", "within_s", type=Number(0, WEEK_S, min_open=True), default=0.5,
               show_default=True, metavar="SECONDS",
               help="Of --for-scaling: in which a text shall have waited and been "
@@ -140,11 +141,20 @@ def _bench_streams(
     from transformer_serving.desk.bench import streams
     from transformer_serving.desk.cli.progress import Phases
 
-    with Phases(console).phase("measuring") as phases:
-        loads = streams.measure_streams(
-            wanted.address, wanted.payloads[0], concurrency or streams.CONCURRENCY,
-            wanted.seconds, phases.report,
-        )  # fmt: skip
+    loads: list[StreamLoad] = []
+    try:
+        with Phases(console).phase("measuring") as phases:
+            for row in streams.measure_streams(
+                wanted.address, wanted.payloads[0], concurrency or streams.CONCURRENCY,
+                wanted.seconds, phases.report,
+            ):  # fmt: skip
+                loads.append(row)
+    finally:
+        if loads:
+            _show_streams(loads, as_json, console)
+
+
+def _show_streams(loads: Sequence[StreamLoad], as_json: bool, console: Console) -> None:
     if as_json:
         click.echo(json.dumps([asdict(row) for row in loads], indent=2))
         return
@@ -207,7 +217,12 @@ def notes(measured: Sequence[Measured]) -> list[str]:
     busiest = max(
         (row.figures.generator_cpu for row in measured if row.figures.requests), default=0.0
     )
-    said.append(f"the generator used up to {busiest:.0%} of one core")
+    return said + generator_notes(busiest)
+
+
+def generator_notes(busiest: float) -> list[str]:
+    """`busiest` is the most of one core that the generator used in any load."""
+    said = [f"the generator used up to {busiest:.0%} of one core"]
     if busiest > 0.8:
         said.append("so it was itself the limit; the server can do more")
     return said

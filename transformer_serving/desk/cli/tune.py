@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 @click.option("--lengths", metavar="WORDS:WEIGHT,...",
               help="Or texts of so many words, such as 8-32:70,100-200:30.")  # fmt: skip
 @click.option("--goal", default="throughput", show_default=True, metavar="GOAL",
-              help="throughput: texts a second; p99<=50ms: as many as keep that p99.")  # fmt: skip
+              help="throughput: texts a second; p99<=50ms: as many as keep that "
+              "p99 for clients who wait for their answers; size for 70 % of it.")  # fmt: skip
 @click.option("--bundle", "bundles", type=click.Path(path_type=Path), multiple=True,
               metavar="BUNDLE", help="Repeatable: the same model in several precisions, to choose "
               "among.  [default: what ENDPOINT serves]")  # fmt: skip
@@ -111,6 +112,9 @@ def values(tuned: Tuned) -> dict[str, Any]:
         "seconds": tuned.seconds,
         "requests": tuned.requests,
         "requests_measured": tuned.measured,
+        "remarks": tuned.remarks,
+        "open_loop": tuned.open and _finite(asdict(tuned.open)),
+        "generator_cpu": tuned.generator_cpu,
     }
 
 
@@ -129,10 +133,11 @@ def _show(tuned: Tuned, endpoint: str, target: Path, state: Path, console: Conso
     table_console().print(table(tuned))
     for verdict in tuned.verdicts:
         console.print(line(verdict), soft_wrap=True, highlight=False)
-    console.print(share(tuned), soft_wrap=True, highlight=False)
+    for said in (*open_line(tuned), share(tuned), *tuned.remarks, *generator(tuned)):
+        console.print(said, soft_wrap=True, highlight=False)
     if tuned.bundle is None:
         console.print(
-            f"the result is {tuned.setting}, and is not written whole: its end did not succeed; "
+            f"the result is {tuned.setting}, and is not written whole: tune did not end well; "
             f"again from there: --from {tuned.setting}",
             soft_wrap=True, highlight=False,
         )  # fmt: skip
@@ -165,7 +170,7 @@ def table(tuned: Tuned) -> Table:
 
 def _cells(rival: Rival, race: Raced) -> tuple[str, ...]:
     if rival.why_not:
-        return str(rival.value), "", "", "", f"did not come up: {rival.why_not}"
+        return str(rival.value), "", "", "", f"left out: {rival.why_not}"
     return (
         str(rival.value), f"{rival.median:.0f}",
         "" if rival.chosen or rival.ratio is None else ratio(rival.ratio), str(rival.rounds),
@@ -176,11 +181,19 @@ def _cells(rival: Rival, race: Raced) -> tuple[str, ...]:
 def _said(rival: Rival, race: Raced) -> str:
     """What was surely better is named where it is not the kept one."""
     if rival.chosen:
-        return "kept"
+        if race.wide:
+            return "kept for the races that follow"
+        return "kept" + (", the largest tried" if _is_largest(rival, race) else "")
     if rival.lost_to is None:
         return "no sure difference"
     kept = next(str(one.value) for one in race.rivals if one.chosen)
     return "surely worse" + ("" if rival.lost_to == kept else f" than {rival.lost_to}")
+
+
+def _is_largest(rival: Rival, race: Raced) -> bool:
+    """Of numbers that were raced, where 0 is no number but a rule."""
+    numbers = [one.value for one in race.rivals if isinstance(one.value, int) and not one.why_not]
+    return len(numbers) > 1 and 0 not in numbers and rival.value == max(numbers)
 
 
 def ratio(spread: Spread) -> str:
@@ -196,7 +209,7 @@ def line(verdict: Verdict) -> str:
     found = verdict.ratio
     if found is None:
         return (
-            f"the result is not held against {verdict.name}, which did not come up: "
+            f"the result is not held against {verdict.name}, which failed: "
             f"{verdict.why_not}; {verdict.name} is {verdict.setting}"
         )
     return (
@@ -204,6 +217,24 @@ def line(verdict: Verdict) -> str:
         f"{found.median:.2f} times ({found.lower:.2f} to {found.upper:.2f}, each bound 95 % sure) "
         f"in {found.rounds} rounds; {verdict.name} is {verdict.setting}"
     )
+
+
+def open_line(tuned: Tuned) -> list[str]:
+    """What callers get who do not wait for each other."""
+    if tuned.open is None:
+        return []
+    p99_ms = tuned.open.p99_ms
+    took = f"p99 {p99_ms:.0f} ms" if math.isfinite(p99_ms) else "not all answered with 200"
+    return [
+        "that is of clients who wait for their answers; of callers at random moments, "
+        f"{tuned.open.texts:.0f} texts/s: {took}"
+    ]
+
+
+def generator(tuned: Tuned) -> list[str]:
+    from transformer_serving.desk.cli.bench import generator_notes
+
+    return generator_notes(tuned.generator_cpu)
 
 
 def share(tuned: Tuned) -> str:

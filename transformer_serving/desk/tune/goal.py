@@ -23,6 +23,7 @@ _FIRST_CLIENTS = 8
 # others are joined to it, but that the slowest endpoint takes no time without end.
 _P99_REQUESTS = 200
 _MOST_LOADS = 3
+_OPEN_S = 15.0
 # Rounds begin by this share of all requests later than the one before: however many there are,
 # their begins lie far from each other.
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -99,6 +100,15 @@ def texts_within(found: Sequence[Point], p99_ms: float) -> float:
     return max(best.texts, best.texts + share * (above.texts - best.texts))
 
 
+@dataclass(frozen=True)
+class OpenLoop:
+    """Callers who do not wait for each other: so many texts a second at random moments, and p99 in
+    milliseconds, without end where not all were answered with 200."""
+
+    texts: float
+    p99_ms: float
+
+
 @dataclass
 class Meter:
     """Measures an address by the goal; larger is better.
@@ -112,6 +122,8 @@ class Meter:
     payloads: Sequence[load.Payload]
     clients: int
     seconds: float
+    # The most of one core that this process used in any load.
+    generator_cpu: float = 0.0
     # Where an address was last found to cross p99: the next search begins there.
     _begin: dict[tuple[int, str], int] = field(default_factory=dict)
     # Places in the order in which the payloads leave.
@@ -140,6 +152,13 @@ class Meter:
         requests = max(len(self.payloads), 4 * self.clients)
         contact.run(address, self.payloads, load.Closed(self.clients, 2 * self.seconds, requests))
 
+    def open_loop(self, address: Address, texts: float) -> OpenLoop:
+        """`texts` a second, for as many requests as a p99 takes where the time is enough."""
+        rate = texts * len(self.payloads) / sum(one.texts for one in self.payloads)
+        seconds = max(self.seconds, min(_P99_REQUESTS / rate, _OPEN_S))
+        run = contact.run(address, self.payloads, load.Open(rate, seconds))
+        return OpenLoop(texts, point(0, run).p99_ms)
+
     def _point(self, address: Address, clients: int, place: int) -> Point:
         loads = 1 if self.goal.p99_ms is None else _MOST_LOADS
         exchanges: list[load.Exchange] = []
@@ -148,6 +167,7 @@ class Meter:
             kind = load.Closed(clients, self.seconds, begin=place + len(exchanges))
             run = contact.run(address, self.payloads, kind)
             exchanges += run.exchanges
+            self.generator_cpu = max(self.generator_cpu, run.cpu_s / (run.elapsed_s or math.inf))
             elapsed_s, cpu_s = elapsed_s + run.elapsed_s, cpu_s + run.cpu_s
             if len(exchanges) >= _P99_REQUESTS:
                 break

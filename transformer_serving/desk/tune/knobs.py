@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, replace
 
 from preprocess.settings import PreprocessSettings, read_settings
 from transformer_serving.contract.manifest import TORCH
+from transformer_serving.contract.settings.preprocess import CALLS_IN_FLIGHT
+from transformer_serving.contract.settings.setting import Setting as Declared
 from transformer_serving.desk.builders.call_sizes import DOUBLING
 from transformer_serving.desk.bundle.writer import BundleContent
 from transformer_serving.desk.failure import Failure
@@ -17,7 +19,6 @@ from transformer_serving.gateway.settings import WORKERS
 Value = str | int
 PRECISION = "precision"
 THREADS = "intra_op_thread_count"
-CALLS = "TRANSFORMER_SERVING_CALLS_IN_FLIGHT"
 _MOST = 1 << 20
 NOT_GENERATION = "text-generation has none of the settings that are tuned here"
 
@@ -43,7 +44,7 @@ LADDERS: Mapping[str, Callable[[Sequence[int]], tuple[int, ...]]] = {
 
 
 # The variables of a Setting's gateway.
-GATEWAY_NAMES = (CALLS, WORKERS.name)
+GATEWAY_NAMES = (CALLS_IN_FLIGHT.name, WORKERS.name)
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Scope:
-    """What there is to choose among: bundles by precision, cores of this machine."""
+    """What there is to choose among: bundles by precision, cores of this machine. `gpu` says that
+    it has one, which an engine that can computes on."""
 
     bundles: Mapping[str, BundleContent]
     cores: int
+    gpu: bool = False
 
     def content(self, setting: Setting) -> BundleContent:
         return self.bundles[setting.precision]
@@ -95,7 +98,9 @@ class Scope:
 class Knob:
     """`values` are those worth trying beside the present one; `choices` what it may be at all,
     where it is no number of at least `least`. `turn` is how one is tried, where another knob must
-    go with it."""
+    go with it. `wide` keeps the largest value that is not surely worse than another, and not the
+    best one: for the races that follow. `setting` has the bounds of a number that is a variable.
+    """
 
     name: str
     help: str
@@ -103,6 +108,8 @@ class Knob:
     choices: Callable[[Scope], Sequence[str]] | None = None
     least: int = 1
     turn: Callable[[Setting, Value], Setting] | None = None
+    wide: bool = False
+    setting: Declared | None = None
 
     def read(self, text: str, scope: Scope) -> Value:
         """Raises Failure (exit code 2) naming the knob and what it takes."""
@@ -111,22 +118,26 @@ class Knob:
             if text in known:
                 return text
             raise Failure(f"{self.name} must be one of {', '.join(known)}", exit_code=2)
-        if re.fullmatch("[0-9]{1,7}", text) and self.least <= int(text) <= _MOST:
+        row = self.setting
+        least, most = (self.least, _MOST) if row is None else (int(row.low), int(row.high))
+        if re.fullmatch("[0-9]{1,7}", text) and least <= int(text) <= most:
             return int(text)
-        raise Failure(
-            f"{self.name} must be a whole number from {self.least} to {_MOST}", exit_code=2
-        )
+        raise Failure(f"{self.name} must be a whole number from {least} to {most}", exit_code=2)
 
     def rivals(self, scope: Scope, present: Setting) -> tuple[Setting, ...]:
         """The settings that are raced, the present one first, alone where there is no other."""
         values = dict.fromkeys((present.value(self.name), *self.values(scope, present)))
-        turn = self.turn or (lambda setting, value: setting.turned(self.name, value))
-        return tuple(turn(present, value) for value in values)
+        return tuple(self.at(present, value) for value in values)
+
+    def at(self, setting: Setting, value: Value) -> Setting:
+        """The setting with that value, and what must go with it."""
+        return self.turn(setting, value) if self.turn else setting.turned(self.name, value)
 
 
 def _on_cores(scope: Scope, present: Setting) -> bool:
-    """Whether the engine computes on this machine's cores, in calls of any shape."""
-    return scope.content(present).engine.engine in ("openvino", "onnxruntime", TORCH)
+    """Whether the engine computes on this machine's cores."""
+    engine = scope.content(present).engine.engine
+    return engine == "openvino" or (engine in ("onnxruntime", TORCH) and not scope.gpu)
 
 
 def _threads(scope: Scope, present: Setting) -> Sequence[Value]:
@@ -137,9 +148,10 @@ def _threads(scope: Scope, present: Setting) -> Sequence[Value]:
 
 def _ladders(scope: Scope, present: Setting) -> Sequence[Value]:
     """Those that differ; a TensorRT plan has a profile for each of its lengths."""
-    if not _on_cores(scope, present):
+    content = scope.content(present)
+    if content.engine.engine not in ("openvino", "onnxruntime", TORCH):
         return ()
-    lengths = scope.content(present).endpoint.tokens.buckets
+    lengths = content.endpoint.tokens.buckets
     own = LADDERS[present.buckets](lengths)
     seen = {own: present.buckets}
     for name, ladder in LADDERS.items():
@@ -147,22 +159,44 @@ def _ladders(scope: Scope, present: Setting) -> Sequence[Value]:
     return tuple(seen.values())
 
 
-def _up_to_cores(most: int) -> Callable[[Scope, Setting], Sequence[Value]]:
-    def values(scope: Scope, present: Setting) -> Sequence[Value]:
-        return tuple(count for count in (1, 2, 4, 8) if count <= min(most, scope.cores))
+def _up_to_cores(scope: Scope, present: Setting) -> Sequence[Value]:
+    return tuple(count for count in (1, 2, 4, 8) if count <= scope.cores)
 
-    return values
+
+def _copies(scope: Scope, present: Setting) -> Sequence[Value]:
+    """Each copy takes memory of its own, of which a GPU has less than the machine."""
+    most = 8 if _on_cores(scope, present) else 4
+    return tuple(count for count in _up_to_cores(scope, present) if int(count) <= most)
+
+
+def _share_threads(setting: Setting, instances: Value) -> Setting:
+    """Threads are a copy's own: of all copies together they stay as many, for the cores are the
+    same. 0 is a share already."""
+    threads = setting.threads and max(
+        1, round(setting.threads * setting.instances / int(instances))
+    )
+    return replace(setting, instances=int(instances), threads=threads)
 
 
 def _share_calls(setting: Setting, workers: Value) -> Setting:
     """Calls in flight are a worker's own: of all workers together they stay as many, for the engine
     is the same."""
     calls = max(1, round(setting.calls * setting.workers / int(workers)))
+    calls = min(calls, int(CALLS_IN_FLIGHT.high))
     return replace(setting, workers=int(workers), calls=calls)
 
 
-# In the order in which they are raced: what decides most, and what others depend on, first.
+_WORKERS = Knob(
+    "workers", "processes of the gateway, which share the calls in flight",
+    _up_to_cores, turn=_share_calls, setting=WORKERS,
+)  # fmt: skip
+_CALLS = Knob("calls", "calls in flight of one worker", lambda scope, _: (1, 2, 4),
+              setting=CALLS_IN_FLIGHT)  # fmt: skip
+# In the order in which they are raced: what decides most, and what others depend on, first. A
+# gateway with too few workers for a fast engine would make all of the engine's values equal: so
+# they are raced behind many, and the gateway's own knobs again behind the engine that was found.
 KNOBS = (
+    replace(_WORKERS, wide=True),
     Knob(PRECISION, "which of the bundles given",
          lambda scope, _: tuple(scope.bundles), lambda scope: tuple(scope.bundles)),
     Knob("threads", "that one call computes with; 0: the instance's share of the cores", _threads,
@@ -171,20 +205,23 @@ KNOBS = (
          _ladders, lambda _: tuple(LADDERS)),
     Knob("call_tokens", "that one call has at most, padding included; 0: no limit",
          lambda scope, _: (256, 1024, 4096), least=0),
-    Knob("calls", "calls in flight of one worker", lambda scope, _: (1, 2, 4)),
-    Knob("instances", "copies of the engine", _up_to_cores(4)),
-    Knob("workers", "processes of the gateway, which share the calls in flight",
-         _up_to_cores(8), turn=_share_calls),
+    _CALLS,
+    Knob("instances", "copies of the engine", _copies, turn=_share_threads),
+    _WORKERS,
+    _CALLS,
 )  # fmt: skip
 BY_NAME = {knob.name: knob for knob in KNOBS}
 
 
 def knobs_named(names: Sequence[str]) -> tuple[Knob, ...]:
-    """Those, in the order of the table; all of them where none is named. Raises Failure (2)."""
+    """Those, in the order of the table; all of them where none is named. One that is alone is
+    raced once. Raises Failure (2)."""
     if unknown := set(names) - set(BY_NAME):
         raise Failure(
             f"there is no knob '{min(unknown)}'; there are {', '.join(BY_NAME)}", exit_code=2
         )
+    if len(set(names)) == 1:
+        return (BY_NAME[names[0]],)
     return tuple(knob for knob in KNOBS if not names or knob.name in names)
 
 

@@ -27,6 +27,7 @@ from transformer_serving.desk.deploy.endpoint import deploy
 from transformer_serving.desk.deploy.golden import wait_for_golden
 from transformer_serving.desk.deploy.removal import remove
 from transformer_serving.desk.deploy.target import DeployTarget
+from transformer_serving.desk.deploy.time_limit import Interrupted
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.interruption import undisturbed
 from transformer_serving.desk.local.free_ports import free_row
@@ -151,8 +152,15 @@ class OwnStack:
         self.keep(())
         bundle = self._written(setting, target, proven=True)
         _wait_for_memory(bundle, setting.instances)
-        deploy(self.target, bundle, "tuned", timeout_s=_ANSWER_S, report=self.report)
+        self._deploy(bundle, "tuned", self.report)
         return bundle
+
+    def _deploy(self, bundle: Bundle, name: str, report: StepReport) -> None:
+        """Raises KeyboardInterrupt at a signal, as nothing is to go on with."""
+        try:
+            deploy(self.target, bundle, name, timeout_s=_ANSWER_S, report=report)
+        except Interrupted:
+            raise KeyboardInterrupt from None
 
     def end_gateways(self) -> None:
         for gateway in self._gateways.values():
@@ -173,7 +181,7 @@ class OwnStack:
         try:
             bundle = self._written(setting, folder, proven=False)
             _check_memory(bundle, setting.instances)
-            deploy(self.target, bundle, name, timeout_s=_ANSWER_S, report=lambda _: None)
+            self._deploy(bundle, name, lambda _: None)
         except (Failure, OSError):
             # Else it is loaded while others are measured. It may never have been added.
             with suppress(Failure, OSError):

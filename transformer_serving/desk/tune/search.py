@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from transformer_serving.desk.bench.bounds import Spread, fewest_rounds, spread
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.tune.knobs import Knob, Scope, Setting, Value
-from transformer_serving.desk.tune.race import CONFIDENCE, Lane, race, ratios_of
+from transformer_serving.desk.tune.race import (
+    CONFIDENCE,
+    LOOKS,
+    Lane,
+    beside,
+    chosen,
+    race,
+    ratios_of,
+    widest,
+)
 
-# By so much a value must seem better to take the place of one that is not surely worse.
-_WORTH = 1.01
-# With fewer rounds nothing is changed.
-_FEWEST = 3
 # Of the result against what it is compared with, at most; each bound with this confidence.
 VERDICT_ROUNDS = 15
 _VERDICT_CONFIDENCE = 0.95
@@ -58,11 +63,12 @@ class Rival:
 @dataclass(frozen=True)
 class Raced:
     """What became of a knob. `why_not` is why there was no race; `rivals` are then those alone that
-    could not be brought up."""
+    could not be brought up. `wide`: the chosen value is for the races that follow."""
 
     knob: str
     rivals: tuple[Rival, ...] = ()
     why_not: str = ""
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,25 +98,33 @@ class Search:
     disturbed: Callable[[], bool]
     report: StepReport
     judged: float = math.inf
+    best: Setting | None = None
+    races: list[Raced] = field(default_factory=list)
     _stopped: str = ""
+    # Of a knob that is kept wide, its best value.
+    _narrow: dict[str, Value] = field(default_factory=dict)
 
-    def run(self, knobs: Sequence[Knob], start: Setting) -> tuple[Setting, tuple[Raced, ...]]:
-        """The best setting, and each race; races that are left share the time that is left.
+    def run(self, knobs: Sequence[Knob], start: Setting) -> Setting:
+        """The best setting; races that are left share the time that is left.
 
-        A value that cannot be brought up is left out. Raises Failure where the present one cannot.
+        `best` and `races` have what was found also where it raises. A value that cannot be brought
+        up, or fails in its race, is left out. Raises Failure where the present one does.
         """
-        present, races = start, []
+        self.best = start
         for at, knob in enumerate(knobs):
-            rivals = knob.rivals(self.scope, present)
+            if knob.name in self._narrow:
+                # What stays where there is no time for this race, or nothing is better.
+                self.best = knob.at(self.best, self._narrow.pop(knob.name))
+            rivals = knob.rivals(self.scope, self.best)
             if len(rivals) < 2:
-                races.append(Raced(knob.name, why_not="there is one value alone"))
+                self.races.append(Raced(knob.name, why_not="there is one value alone"))
             elif stopped := self._why_stopped():
-                races.append(Raced(knob.name, why_not=stopped))
+                self.races.append(Raced(knob.name, why_not=stopped))
             else:
-                left = sum(len(one.rivals(self.scope, present)) > 1 for one in knobs[at:])
-                present, raced = self._raced(knob, rivals, left)
-                races.append(raced)
-        return present, tuple(races)
+                left = sum(len(one.rivals(self.scope, self.best)) > 1 for one in knobs[at:])
+                self.best, raced = self._raced(knob, rivals, left)
+                self.races.append(raced)
+        return self.best
 
     def _why_stopped(self) -> str:
         """What ends the search, once and for all; empty while it goes on."""
@@ -126,24 +140,22 @@ class Search:
         by_name = {str(one.value(knob.name)): one for one in rivals}
         values = {name: one.value(knob.name) for name, one in by_name.items()}
         lacking = self._ready(by_name)
+        now = time.monotonic()
+        until = now + (self.over - now) / races_left
+        lanes = self._lanes(knob.name, by_name, lacking, lambda: time.monotonic() < until)
         absent = tuple(
             Rival(values[name], 0.0, 0, None, None, chosen=False, why_not=reason)
             for name, reason in lacking.items()
         )
-        now = time.monotonic()
-        until = now + (self.over - now) / races_left
-        lanes = race(
-            tuple(name for name in by_name if name not in lacking),
-            self._measuring(knob.name, by_name),
-            lambda: time.monotonic() < until,
-        )
         best = chosen(lanes)
+        if knob.wide:
+            self._narrow[knob.name], best = values[best], widest(lanes, values)
         self.stage.keep([by_name[best]])
         if not lanes[0].figures:
             why_not = NO_TIME if len(lanes) > 1 else NO_OTHER
             return by_name[best], Raced(knob.name, absent, why_not)
         found = tuple(rival(lane, values[lane.name], best, lanes) for lane in lanes)
-        return by_name[best], Raced(knob.name, (*found, *absent))
+        return by_name[best], Raced(knob.name, (*found, *absent), wide=knob.wide)
 
     def _ready(self, by_name: Mapping[str, Setting]) -> dict[str, str]:
         """Have them up and warm, but for those that do not come; why not, by their names.
@@ -160,11 +172,20 @@ class Search:
                 except Failure as failure:
                     if name == first:
                         raise
-                    # What follows is how to go on, by logs that go with the stack.
-                    lacking[name] = str(failure).split("; ")[0]
-                    self.report(f"{name} does not come up: {lacking[name]}")
-                    self.stage.keep(by_name[one] for one in by_name if one not in lacking)
+                    self._leave_out(name, by_name, lacking, failure)
         return lacking
+
+    def _leave_out(
+        self,
+        name: str,
+        by_name: Mapping[str, Setting],
+        lacking: dict[str, str],
+        failure: Failure,
+    ) -> None:
+        # What follows is how to go on, by logs that go with the stack.
+        lacking[name] = str(failure).split("; ")[0]
+        self.report(f"{name} is left out: {lacking[name]}")
+        self.stage.keep(by_name[one] for one in by_name if one not in lacking)
 
     def _brought(self, name: str, setting: Setting) -> None:
         self.stage.bring({name: setting})
@@ -173,13 +194,33 @@ class Search:
         self.report(f"warming up {name}")
         self.stage.warm_up(setting)
 
-    def _measuring(self, what: str, by_name: Mapping[str, Setting]) -> Callable[[str, int], float]:
-        def measure(name: str, number: int) -> float:
-            figure = self.stage.measure(by_name[name], number)
+    def _lanes(
+        self,
+        what: str,
+        by_name: Mapping[str, Setting],
+        lacking: dict[str, str],
+        go_on: Callable[[], bool],
+        looks: Sequence[int] = LOOKS,
+        rounds: int = LOOKS[-1],
+    ) -> tuple[Lane, ...]:
+        """Of a race of those that are not lacking; one that fails in it is lacking afterwards.
+        Raises Failure where the first does."""
+        first = next(iter(by_name))
+
+        def measure(name: str, number: int) -> float | None:
+            try:
+                figure = self.stage.measure(by_name[name], number)
+            except Failure as failure:
+                if name == first:
+                    raise
+                self._leave_out(name, by_name, lacking, failure)
+                return None
             self.report(f"{what}: {name} {figure:.0f} texts/s")
             return figure
 
-        return measure
+        names = tuple(name for name in by_name if name not in lacking)
+        lanes = race(names, measure, go_on, looks, rounds)
+        return tuple(lane for lane in lanes if lane.name not in lacking)
 
     def judge(self, result: Setting, others: Mapping[str, Setting]) -> tuple[Verdict, ...]:
         """The result beside each other setting that differs from it, all of them in turns. Raises
@@ -189,16 +230,8 @@ class Search:
             return ()
         by_name = {"result": result, **rivals}
         lacking = self._ready(by_name)
-        lanes = {
-            lane.name: lane
-            for lane in race(
-                tuple(name for name in by_name if name not in lacking),
-                self._measuring("verdict", by_name),
-                self._unjudged(),
-                looks=(),
-                rounds=VERDICT_ROUNDS,
-            )
-        }
+        raced = self._lanes("verdict", by_name, lacking, self._unjudged(), (), VERDICT_ROUNDS)
+        lanes = {lane.name: lane for lane in raced}
         mine = lanes["result"].figures
         return tuple(
             Verdict(name, one, 0.0, 0.0, None, lacking[name])
@@ -220,21 +253,6 @@ def _verdict(
     return Verdict(name, setting, spread(mine).median, spread(theirs).median, ratio)
 
 
-def chosen(lanes: Sequence[Lane]) -> str:
-    """The first lane is the present value's: it stays unless it is surely worse than another, or
-    one that is not surely worse than any seems better by _WORTH."""
-    present = lanes[0]
-    left = {
-        lane.name: _beside(lane, present).median
-        for lane in lanes
-        if lane.lost_to is None and min(len(lane.figures), len(present.figures)) >= _FEWEST
-    }
-    if not left:
-        return present.name
-    best = max(left, key=lambda name: left[name])
-    return best if present.name not in left or left[best] >= _WORTH else present.name
-
-
 def rival(lane: Lane, value: Value, best: str, lanes: Sequence[Lane]) -> Rival:
     winner = next(one for one in lanes if one.name == best)
     together = min(len(lane.figures), len(winner.figures))
@@ -242,16 +260,10 @@ def rival(lane: Lane, value: Value, best: str, lanes: Sequence[Lane]) -> Rival:
         value,
         spread(lane.figures).median if lane.figures else 0.0,
         len(lane.figures),
-        _beside(lane, winner) if together else None,
+        beside(lane, winner) if together else None,
         lane.lost_to,
         lane.name == best,
     )
-
-
-def _beside(lane: Lane, other: Lane) -> Spread:
-    """Ratios in the rounds that both ran."""
-    count = min(len(lane.figures), len(other.figures))
-    return spread(ratios_of(lane.figures[:count], other.figures[:count]), CONFIDENCE)
 
 
 def is_bounded(ratio: Spread) -> bool:

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from transformer_serving.contract.gate.server_facts import read_gpus
 from transformer_serving.desk.bench.load import Payload
+from transformer_serving.desk.bench.measure import OPEN_SHARE
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.bundle.signing import SigningKey
 from transformer_serving.desk.bundle.writer import check_target
@@ -24,7 +26,7 @@ from transformer_serving.desk.local.record import make_private
 from transformer_serving.desk.local.stack import stop
 from transformer_serving.desk.step_report import StepReport
 from transformer_serving.desk.tune import requests, sources
-from transformer_serving.desk.tune.goal import Goal, Meter
+from transformer_serving.desk.tune.goal import Goal, Meter, OpenLoop
 from transformer_serving.desk.tune.killed_run import (
     end_what_is_left,
     only_run,
@@ -84,18 +86,25 @@ class TuneRequest:
 @dataclass(frozen=True)
 class Tuned:
     """`bundle` is what was written to the output; `environment` is the gateway's, in the file
-    beside it. Both are None while neither is written. Of `requests` there were, `measured` were in
-    a load that was measured."""
+    beside it. Both are None while neither is written. Of `requests` that the endpoint answers,
+    `measured` were in a load that was measured; `remarks` are of those that were given beside them.
+
+    `open` is the result's at a share of its texts a second, for a goal of p99. `generator_cpu` is
+    the most of one core that sending took in any load.
+    """
 
     begun: Setting
     setting: Setting
-    races: tuple[Raced, ...]
-    verdicts: tuple[Verdict, ...]
-    bundle: Bundle | None
-    environment: Path | None
-    seconds: float
+    races: tuple[Raced, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    bundle: Bundle | None = None
+    environment: Path | None = None
+    seconds: float = 0.0
     measured: int = 0
     requests: int = 0
+    remarks: tuple[str, ...] = ()
+    open: OpenLoop | None = None
+    generator_cpu: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +144,8 @@ def tune(
     found: Callable[[Tuned], None],
 ) -> Tuned:
     """Search, and write the result. `served` is where the endpoint's bundle is had from; `found`
-    is told the result before the end, which may fail.
+    is told the result before the end, which may fail, and what there is of one where the search
+    fails or is ended.
 
     Raises Failure, and KeyboardInterrupt at a signal; in no case anything is left running.
     """
@@ -155,23 +165,50 @@ def tune(
         with own_stack(own_state(request.state), bundles, plan.start, report) as own:
             own.bring({"the beginning": plan.start})
             report("asking each request once")
-            requests.check_answered(own.address(plan.start), plan.meter.payloads)
+            asked_once = requests.answered(own.address(plan.start), plan.meter.payloads)
+            plan.meter.payloads = asked_once.payloads
             over = begun + _search_s(request, 1 + len(plan.others))
             judged = begun + request.minutes * 60 - _END_S
             stage = _Measuring(own, plan.meter)
             search = Search(stage, plan.scope, over, disturbed, report, judged)
-            best, races = search.run(request.knobs, plan.start)
-            verdicts = search.judge(best, plan.others)
-            tuned = Tuned(
-                plan.start, best, races, verdicts, None, None, time.monotonic() - begun,
-                plan.meter.measured, len(plan.meter.payloads),
-            )  # fmt: skip
-            found(tuned)
+            tuned = Tuned(plan.start, plan.start, remarks=asked_once.remarks)
+            try:
+                best = search.run(request.knobs, plan.start)
+                tuned = replace(tuned, verdicts=search.judge(best, plan.others))
+                tuned = replace(tuned, open=_open(own, plan.meter, best, tuned.verdicts))
+            finally:
+                # Also of a search that fails or is ended.
+                tuned = _with_search(tuned, search, plan.meter, begun)
+                if tuned.races:
+                    found(tuned)
             report("proving the tuned bundle")
             proven = own.prove(best, work / "tuned")
         bundle, environment = written(proven, best, request.output, request.key)
     spent = time.monotonic() - begun
     return replace(tuned, bundle=bundle, environment=environment, seconds=spent)
+
+
+def _with_search(tuned: Tuned, search: Search, meter: Meter, begun: float) -> Tuned:
+    """What is known before the end. `begun` is the whole's, on time.monotonic's clock."""
+    return replace(
+        tuned,
+        setting=search.best or tuned.begun,
+        races=tuple(search.races),
+        seconds=time.monotonic() - begun,
+        measured=meter.measured,
+        requests=len(meter.payloads),
+        generator_cpu=meter.generator_cpu,
+    )
+
+
+def _open(
+    own: OwnStack, meter: Meter, best: Setting, verdicts: tuple[Verdict, ...]
+) -> OpenLoop | None:
+    """Clients who wait for their answers never queue; others do, and at the same rate longer."""
+    texts = next((one.result for one in verdicts if one.ratio is not None), 0.0)
+    if meter.goal.p99_ms is None or not texts:
+        return None
+    return meter.open_loop(own.address(best), OPEN_SHARE * texts)
 
 
 def _search_s(request: TuneRequest, rivals: int) -> float:
@@ -229,7 +266,7 @@ def _plan(
     request: TuneRequest, bundles: Mapping[str, Bundle], payloads: tuple[Payload, ...] | None
 ) -> _Plan:
     contents = {name: sources.content(bundle) for name, bundle in bundles.items()}
-    scope = Scope(contents, available_cores())
+    scope = Scope(contents, available_cores(), bool(read_gpus(os.environ)))
     usual = setting_of(next(iter(bundles)), scope, os.environ)
     start = with_values(request.begin, usual, scope)
     others = {"the beginning": start}
