@@ -158,7 +158,8 @@ CHECKS = (
     Check(
         "triton",
         "the version of the running Triton, and whether its control is closed",
-        "it does not answer, or is not the pin's; a warning when a Triton's control is open",
+        "it does not answer, or is not the pin's; a warning when a Triton's control is open, and "
+        "for one at a port that a request ends",
         triton.check_triton,
     ),
     Check(
