@@ -152,6 +152,13 @@ CASES = (
         control_plane.no_credentials,
     ),
     Case(
+        "half heads",
+        "1,100 connections to the control plane that send half a head and no more",
+        _NONE,
+        "others are answered",
+        control_plane.half_heads,
+    ),
+    Case(
         "backtracking filter",
         "a pattern for the control plane that searches without end",
         "hung for 31 s, until the watchdog ended it",
