@@ -452,6 +452,21 @@ def test_18_a_log_with_a_known_error(scene: Scene) -> None:
     assert "No such file" in only(missing, "log")
 
 
+@pytest.mark.parametrize(
+    ("engine", "keys", "is_told"),
+    [("20.10.24", "", True), ("27.5.1", "", True), ("28.0.0", "", False), ("27.5.1", "k", False)],
+)
+def test_a_docker_whose_loopback_others_reach(
+    scene: Scene, engine: str, keys: str, *, is_told: bool
+) -> None:
+    scene.docker(engine=engine)
+    subject = having(scene, TRANSFORMER_SERVING_KEYS_FOLDER=keys)
+    of_a_file = dataclasses.replace(subject, record=None, from_file=True)
+    assert ("older than 28.0" in faults(of_a_file, WARNING).get("docker", "")) is is_told
+    # The embedded stack publishes nothing.
+    assert "docker" not in faults(subject, WARNING)
+
+
 def test_what_may_still_work_is_a_warning(scene: Scene) -> None:
     scene.gpu(driver="535.104.05")
     scene.endpoints({**READY, "reason": "the new bundle did not load"})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.doctor.conftest import Scene
 from tests.doctor.test_faults import having
 from tests.engine.triton_server import free_addresses, wait_until
 from transformer_serving.desk.command_line import command_line
@@ -55,7 +56,7 @@ def somebodys(folder: Path, *, without: str, more: tuple[str, ...] = ()) -> Iter
 
 
 @pytest.mark.slow
-def test_one_that_takes_models(tmp_path: Path, scene) -> None:  # type: ignore[no-untyped-def]
+def test_one_that_takes_models(tmp_path: Path, scene: Scene) -> None:
     with somebodys(tmp_path / "open", without="--http-restricted-api") as address:
         assert openness(address) == LOADS
         named = {"TRANSFORMER_SERVING_TRITON_HTTP": f"http://{address}/, 127.0.0.1:9"}
@@ -94,10 +95,7 @@ def test_ours_is_closed(tmp_path: Path) -> None:
     ],
 )
 def test_one_that_a_request_ends(
-    scene,  # type: ignore[no-untyped-def]
-    address: str,
-    version: str,
-    is_told: bool,
+    scene: Scene, address: str, version: str, *, is_told: bool
 ) -> None:
     found = list(check_chunks(scene.subject, address, version))
     assert [row.status for row in found] == ["warning"] * is_told
@@ -105,7 +103,8 @@ def test_one_that_a_request_ends(
     assert all(row.fix.endswith(command_line("versions use RELEASE")) for row in found)
 
 
-def test_the_stacks_own_is_closed_by_its_next_start(scene) -> None:  # type: ignore[no-untyped-def]
+def test_the_stacks_own_is_closed_by_its_next_start(scene: Scene) -> None:
+    assert scene.subject.record is not None
     record = dataclasses.replace(scene.subject.record, open_inference=8000)
     own = dataclasses.replace(scene.subject, record=record)
     (found,) = check_chunks(own, record.triton.http, "2.51.0")

@@ -86,7 +86,8 @@ CHECKS = (
     Check(
         "docker",
         "the docker command and its daemon",
-        "never: a warning when the daemon does not answer",
+        "never: a warning when the daemon does not answer, and for one before 28.0 where "
+        "--env-file names no keys",
         containers.check_docker,
     ),
     Check(
