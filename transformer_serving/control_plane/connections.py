@@ -60,16 +60,18 @@ class Connection(HttpToolsProtocol):
         self._leave()
         super().connection_lost(exc)
 
+    def abort(self) -> None:
+        """What its caller does not read would keep one that is only closed."""
+        self._leave()
+        self.transport.abort()
+
     def _wait(self) -> None:
         self._waiting[self] = None
         if len(self._waiting) > self.most_waiting:
-            longest = next(iter(self._waiting))
-            longest._leave()
-            longest.transport.abort()
+            next(iter(self._waiting)).abort()
 
     def _begin_head(self) -> None:
-        # Aborted, as what its caller does not read would keep one that is closed.
-        self._end = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+        self._end = self.loop.call_later(HEAD_SECONDS, self.abort)
 
     def _leave(self) -> None:
         self._waiting.pop(self, None)
