@@ -45,6 +45,8 @@ TRUSTED_KEYS = "TRANSFORMER_SERVING_TRUSTED_KEYS"
 PACKAGES_FOLDER = Path("/var/lib/extra-packages")
 # What the image was installed from.
 LOCK = Path(__file__).with_name("image.lock")
+# Of pip, before an address.
+TAKE_AN_ADDRESS = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "-r", "-c", "-e")
 LISTENS_S = 5.0
 # Kubernetes sets it in every container, and our chart that one beside it; a pod without the latter
 # is the official chart's, with the values of kubernetes/clearml-serving-values.yaml.
@@ -262,11 +264,31 @@ def install_aside(wanted: list[str], aside: Path, environment: dict[str, str]) -
     try:
         command = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--quiet"]
         command += ["--disable-pip-version-check", "--upgrade", "--target", str(aside)]
-        command += ["--constraint", str(LOCK), *wanted]
+        command += ["--constraint", str(LOCK), *without_addresses(wanted, scratch / "wanted")]
         subprocess.run(command, check=True, env={**environment, "TMPDIR": str(scratch)})
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return aside
+
+
+def without_addresses(wanted: list[str], file: Path) -> list[str]:
+    """The words, those with an address in a file of requirements for its owner alone: a password
+    in one is nothing for a command line, which every user of the host reads. A proxy's stays, as
+    pip takes none there.
+    """
+    words: list[str] = []
+    lines: list[str] = []
+    for word in wanted:
+        before = words[-1] if words else ""
+        if "://" not in word or "--proxy" in (before, word.partition("=")[0]):
+            words.append(word)
+        else:
+            lines.append(f"{words.pop()} {word}" if before in TAKE_AN_ADDRESS else word)
+    if lines:
+        file.touch(mode=0o600)
+        file.write_text("\n".join(lines), "utf-8")
+        words += ["--requirement", str(file)]
+    return words
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -447,6 +448,29 @@ def test_extra_packages_take_no_room_outside_their_volume(tmp_path: Path, index:
         folder = made.install_aside(["wanted"], volume / ".one", environment)
     assert (folder / "wanted.bin").stat().st_size == 3 << 20
     assert list(volume.glob(".*")) == [folder]
+
+
+def test_no_address_with_a_password_is_on_pips_command_line(tmp_path: Path) -> None:
+    index = "https://ann:secret@pypi.example/simple"
+    wheel = "b @ https://ann:secret@files.example/b.whl"
+    words = ["--extra-index-url", index, "--pre", f"--find-links={index}", "a<2", wheel]
+    proxy = ["--proxy", "http://ann:secret@proxy.example"]
+    file = tmp_path / "wanted"
+    made = image(tmp_path, "")
+    assert made.without_addresses([*words, *proxy], file) == [
+        "--pre", "a<2", *proxy, "--requirement", str(file),
+    ]  # fmt: skip
+    assert file.read_text() == f"--extra-index-url {index}\n--find-links={index}\n{wheel}"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert made.without_addresses(["a", "b"], tmp_path / "none") == ["a", "b"]
+    assert not (tmp_path / "none").exists()
+
+
+def test_extra_packages_come_from_an_index_of_their_own(tmp_path: Path, index: Path) -> None:
+    environment = {**os.environ, "PIP_NO_INDEX": "1"}
+    made = image(tmp_path, "needed==1.0")
+    folder = made.install(["--find-links", index.as_uri(), "wanted"], environment)
+    assert (folder / "wanted.py").exists()
 
 
 @pytest.mark.parametrize("name", ["python", "triton"])

@@ -57,6 +57,17 @@ RELIED_ON = (
         "gateway/server/handover.py: what Granian's thread calls in the loop may be answered there",
     ),
     Relied(
+        "uvicorn", "uvicorn/protocols/http/httptools_impl.py", "HttpToolsProtocol",
+        "connection_made(transport) connection_lost(exc) data_received(data) "
+        "on_headers_complete() on_response_complete() loop transport cycle",
+        "control_plane/connections.py: what has asked and what waits",
+    ),
+    Relied(
+        "uvicorn", "uvicorn/protocols/http/httptools_impl.py", "RequestResponseCycle",
+        "response_complete",
+        "control_plane/connections.py: whether the next of several requests is being answered",
+    ),
+    Relied(
         "granian", "granian/asgi.py", "LifespanProtocol",
         "__init__(callable) startup() shutdown() interrupt errored",
         "gateway/server/worker.py: the app's start and end",

@@ -30,7 +30,9 @@ from transformer_serving.desk.export.onnx import OPSET
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.versions.lock import LOCK_FILE, ImagePin, Lock, parse_lock, read_lock
 from transformer_serving.desk.versions.matrix import (
+    ENDED_BY_CHUNKS_BEFORE,
     UNKNOWN,
+    ended_by_chunks,
     find_release,
     read_matrix,
     releases_with,
@@ -141,6 +143,14 @@ def test_the_pins_are_rows_of_the_matrix(lock: Lock) -> None:
     assert lock.vllm_image.image == own.image.replace("-py3", "-vllm-python-py3")
     assert not older(lock.vllm_image.triton, FIRST_TRITON)
     assert find_release(FIRST_RELEASE).triton == FIRST_TRITON
+
+
+def test_releases_that_a_request_ends_are_those_before_one() -> None:
+    rows = read_matrix()
+    known = [row for row in rows if row.triton != UNKNOWN]
+    ended = {row.release for row in known if ended_by_chunks(row.triton)}
+    assert ended == {row.release for row in known if row.release < ENDED_BY_CHUNKS_BEFORE}
+    assert f"A Triton before {ENDED_BY_CHUNKS_BEFORE} is ended" in run("versions")
 
 
 def test_compose_builds_on_the_vllm_pin(lock: Lock) -> None:

@@ -62,6 +62,20 @@ CASES = (
         triton.another_user,
     ),
     Case(
+        "chunks to the front door",
+        "a good text in 600,000 chunks, to its own protocol and to Triton's",
+        _NONE,
+        "answered or refused; Triton gets none of them and goes on",
+        triton.chunks_to_the_front_door,
+    ),
+    Case(
+        "chunks to Triton",
+        "the same to its inference, which ends a Triton before 25.07",
+        _NONE,
+        "what was served is served again, without anybody's help",
+        triton.chunks_to_triton,
+    ),
+    Case(
         "raw requests",
         "hostile request lines, headers, framing, chunks, pipelines, JSON, encodings",
         "about 110: no 5xx, no desync",
@@ -136,6 +150,13 @@ CASES = (
         "20: from 38 to 1,304 MB",
         "401 or closed, no more than one of them held",
         control_plane.no_credentials,
+    ),
+    Case(
+        "half heads",
+        "1,100 connections to the control plane that send half a head and no more",
+        _NONE,
+        "others are answered",
+        control_plane.half_heads,
     ),
     Case(
         "backtracking filter",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from tests.gateway.heavy_bodies import MIB, Statuses, post
 from tests.local.test_backup import damage
 from tests.small_disk import fill
 from tests.stack.small_bundles import Parts
+from transformer_serving.contract.open_files import most_files
 
 _PART = "control-plane"
 _BODY_MB = 63
+_HALF_HEADS = 1_100
 # More than the watchdog waits before it ends a part that does not answer.
 _PATIENCE_S = 120
 
@@ -52,7 +55,7 @@ class Caller:
         return self.get(f"/v2.23/{method}", json=fields)
 
 
-@contextmanager
+@contextlib.contextmanager
 def peak(process: psutil.Process) -> Iterator[list[float]]:
     """The process's memory, MiB, again and again while the block runs."""
     ended, seen = threading.Event(), [process.memory_info().rss / MIB]
@@ -86,6 +89,24 @@ def no_credentials(ground: Ground) -> Seen:
     holds = set(statuses) <= {401, "reset", "closed"} and max(memory) < 1.2 * memory[0] + _BODY_MB
     told = f"{counted(statuses)}; {memory[0]:.0f} to {max(memory):.0f} MiB"
     return Seen(told, holds and process.is_running())
+
+
+def half_heads(ground: Ground) -> Seen:
+    """More connections than a shell lets a process have, none of which ever asks."""
+    most_files()
+    caller, process = Caller(ground), ground.process(_PART)
+    with contextlib.ExitStack() as held:
+        for _ in range(_HALF_HEADS):
+            wire = socket.create_connection(("127.0.0.1", caller.port), _PATIENCE_S)
+            held.enter_context(wire).sendall(b"GET / HT")
+        statuses = Counter(
+            [requests.get(caller.url + "/health", timeout=_PATIENCE_S).status_code]
+            + [caller.call("tasks.get_all").status_code for _ in range(10)]
+        )
+    return Seen(
+        f"{_HALF_HEADS} half heads; beside them {counted(statuses)}",
+        set(statuses) == {200} and process.is_running(),
+    )
 
 
 def backtracking(ground: Ground) -> Seen:

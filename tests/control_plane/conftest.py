@@ -88,10 +88,11 @@ def api(http: TestClient) -> ApiClient:
 
 @dataclass(slots=True)
 class ServerProcess:
-    """The control plane as `python -m` starts it."""
+    """The control plane as `python -m` starts it; with `files` it may open so many, 0: as here."""
 
     data: Path
     port: int
+    files: int = 0
     process: subprocess.Popen[bytes] | None = None
     sessions: list[requests.Session] = field(default_factory=list)
 
@@ -110,12 +111,11 @@ class ServerProcess:
             "TRANSFORMER_SERVING_SECRET_KEY": SECRET_KEY,
         }
         module = "transformer_serving.control_plane"
+        command = [sys.executable, "-m", module, f"--port={self.port}", f"--data={self.data}"]
+        if self.files:
+            command = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(self.files), *command]
         with (self.data.parent / f"{self.data.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", module, f"--port={self.port}", f"--data={self.data}"],
-                env=os.environ | keys,
-                stderr=log,
-            )
+            self.process = subprocess.Popen(command, env=os.environ | keys, stderr=log)
         deadline = time.monotonic() + 60
         while not self._healthy():
             assert self.process.poll() is None, self.log()

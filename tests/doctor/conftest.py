@@ -46,7 +46,7 @@ arguments = sys.argv[1:]
 if arguments == ["--version"]:
     print("Docker version 28.2.2, build e6534b4")
 elif arguments[0] == "version":
-    print("28.2.2")
+    print("{engine}")
 elif arguments[:2] == ["compose", "version"]:
     print("Docker Compose version v{compose}")
 elif arguments[:2] == ["compose", "ps"]:
@@ -152,8 +152,8 @@ class Scene:
     def program(self, name: str, text: str) -> None:
         stand_in(self.programs, name, text)
 
-    def docker(self, *, compose: str = "2.29.1", files: str = "") -> None:
-        text = DOCKER.format(python=sys.executable, compose=compose, files=files)
+    def docker(self, *, engine: str = "28.2.2", compose: str = "2.29.1", files: str = "") -> None:
+        text = DOCKER.format(python=sys.executable, engine=engine, compose=compose, files=files)
         self.program("docker", text)
 
     def gpu(self, driver: str = f"{PIN.driver_min}.1", capability: str = "8.6") -> None:

@@ -65,7 +65,8 @@ def test_a_healthy_environment_is_silent(scene: Scene) -> None:
     named = list(examine(scene.subject))
     assert {row.check for row in named} == {check.name for check in CHECKS}
     loud = [row for row in named if row.finding.status not in (OK, SKIPPED)]
-    assert not loud
+    # But for the scene's Triton, which is at a port.
+    assert [row.check for row in loud] == ["triton"]
     skipped = {row.finding.why for row in named if row.finding.status == SKIPPED}
     assert skipped == {
         "no --env-file",
@@ -451,6 +452,21 @@ def test_18_a_log_with_a_known_error(scene: Scene) -> None:
     assert "No such file" in only(missing, "log")
 
 
+@pytest.mark.parametrize(
+    ("engine", "keys", "is_told"),
+    [("20.10.24", "", True), ("27.5.1", "", True), ("28.0.0", "", False), ("27.5.1", "k", False)],
+)
+def test_a_docker_whose_loopback_others_reach(
+    scene: Scene, engine: str, keys: str, *, is_told: bool
+) -> None:
+    scene.docker(engine=engine)
+    subject = having(scene, TRANSFORMER_SERVING_KEYS_FOLDER=keys)
+    of_a_file = dataclasses.replace(subject, record=None, from_file=True)
+    assert ("older than 28.0" in faults(of_a_file, WARNING).get("docker", "")) is is_told
+    # The embedded stack publishes nothing.
+    assert "docker" not in faults(subject, WARNING)
+
+
 def test_what_may_still_work_is_a_warning(scene: Scene) -> None:
     scene.gpu(driver="535.104.05")
     scene.endpoints({**READY, "reason": "the new bundle did not load"})
@@ -499,7 +515,8 @@ def test_without_gpu_and_docker_nothing_fails(scene: Scene) -> None:
         program.unlink()
     bare = having(scene, PATH=str(scene.programs))
     assert not faults(bare)
-    assert not faults(bare, WARNING)
+    # Of the scene's Triton, which is at a port.
+    assert list(faults(bare, WARNING)) == ["triton"]
     driver = scene.folder / "version"
     driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  410.91.03  Wed Oct 27\n")
     assert "410.91.03 is older than" in only(

@@ -29,9 +29,10 @@ from transformer_serving.engine.controller.files.download import (
     clear_unfinished,
     downloaded,
 )
-from transformer_serving.engine.errors import NotWanted
+from transformer_serving.engine.errors import NotWanted, StorageError
 
 CONTENT = random.Random(7).randbytes(600_000)
+LITTLE = CONTENT[:10]
 # The head of an answer and the last piece of one that breaks are shorter.
 LOST = 70_000
 
@@ -155,6 +156,55 @@ def test_what_was_compressed_on_its_way_comes_as_it_was(tmp_path: Path, cuts: li
         # Nothing says which of its bytes those are that came, so all of it is asked for again.
         assert line.ranges() == [""] * (len(cuts) + 1)
     assert path.read_bytes() == CONTENT
+
+
+class InChunks(Compressed):
+    """Says nothing of a size; asked to go on, it sends more than it says."""
+
+    def do_GET(self) -> None:
+        goes_on = "Range" in self.headers
+        self.send_response(206 if goes_on else 200)
+        if goes_on:
+            self.send_header("Content-Range", f"bytes 1-9/{len(LITTLE)}")
+        self.send_header("ETag", '"one"')
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for at in range(0, len(CONTENT), 50_000):
+                self.wfile.write(b"%x\r\n%b\r\n" % (50_000, CONTENT[at : at + 50_000]))
+            self.wfile.write(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("server", "begun"), [(Compressed, False), (InChunks, False), (InChunks, True)],
+    ids=["compressed", "in chunks", "more than it says"],
+)  # fmt: skip
+def test_what_comes_without_its_size_is_no_more_than_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: type[Compressed], *, begun: bool
+) -> None:
+    monkeypatch.setattr(download, "_ROOM_EVERY", 100_000)
+    room, most = 400_000, 0
+    folder = tmp_path / "d"
+
+    def fits(size: int) -> None:
+        nonlocal most
+        most = max(most, (folder / "part").stat().st_size if (folder / "part").exists() else 0)
+        if size > room:
+            raise StorageError("too large")
+
+    if begun:
+        folder.mkdir()
+        (folder / "part").write_bytes(LITTLE[:1])
+        (folder / "about.json").write_text(json.dumps({"size": len(LITTLE), "tag": '"one"'}))
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), server)) as one:
+        with pytest.raises(StorageError, match="too large"):
+            Download("http://host/model.onnx", folder, fits).fetch(getter(one.server_port))
+        assert 0 < most <= room
+        assert not folder.exists()
+        room = len(CONTENT) + 200_000
+        if not begun:
+            path = Download("http://host/model.onnx", folder, fits).fetch(getter(one.server_port))
+            assert path.read_bytes() == CONTENT
 
 
 def test_a_server_that_begins_anew_each_time_is_given_up(tmp_path: Path) -> None:

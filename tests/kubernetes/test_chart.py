@@ -649,6 +649,19 @@ def test_prometheus_shows_the_key_for_metrics() -> None:
     assert "PrometheusRule" not in kinds(objects)
 
 
+@pytest.mark.parametrize("name", ["", "serving.example"])
+def test_prometheus_looks_at_the_certificate_that_it_was_told_of(name: str) -> None:
+    access = {"access": {"tlsSecret": "tls", "metricsKeySecret": "metrics-key"}}
+    monitored = {"monitoring": {"podMonitors": True, "serverName": name}}
+    objects = rendered(CLEARML, access, monitored)
+    (endpoint,) = one(objects, "PodMonitor", "demo-inference")["spec"]["podMetricsEndpoints"]
+    if name:
+        ca = {"secret": {"name": "tls", "key": "ca.crt"}}
+        assert endpoint["tlsConfig"] == {"serverName": name, "ca": ca}
+    else:
+        assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+
+
 def test_each_part_has_a_budget_and_is_spread() -> None:
     objects = rendered(CLEARML)
     for part in ("inference", "triton"):

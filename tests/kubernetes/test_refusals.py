@@ -32,6 +32,14 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
     "callers without TLS": (
         {**CLEARML, "access": {"open": True, "callersSecret": "c"}}, "needs access.tlsSecret",
     ),
+    "a certificate's name without TLS": (
+        {
+            **CLEARML,
+            "access": {"open": True},
+            "monitoring": {"podMonitors": True, "serverName": "serving.example"},
+        },
+        "monitoring.serverName needs access.tlsSecret",
+    ),
     "TLS twice": (
         {
             **CLEARML,

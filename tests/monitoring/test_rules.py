@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import stat
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,7 @@ def test_who_is_told_is_written_once(tmp_path: Path) -> None:
     arguments = ["--output", str(tmp_path)]
     assert CliRunner().invoke(main, arguments).exit_code == 0
     assert (tmp_path / ALERTMANAGER).read_text() == alertmanager_config(COPY)
+    assert stat.S_IMODE((tmp_path / ALERTMANAGER).stat().st_mode) == 0o600
     (tmp_path / ALERTMANAGER).write_text("mine")
     assert CliRunner().invoke(main, arguments).exit_code == 0
     assert (tmp_path / ALERTMANAGER).read_text() == "mine"

@@ -19,7 +19,9 @@ from typing import Any
 import click
 import uvicorn
 
+from transformer_serving.contract.open_files import most_files
 from transformer_serving.control_plane.app import create_app
+from transformer_serving.control_plane.connections import Connection
 from transformer_serving.control_plane.integrity import DATABASE, READABLE, found_damage, is_large
 from transformer_serving.control_plane.settings import SettingsError, settings_from_environment
 from transformer_serving.control_plane.store import StoreError
@@ -94,6 +96,7 @@ def main(host: str, port: int, data: Path) -> None:
         app,
         host=settings.host,
         port=settings.port,
+        http=Connection.bounded(most_files()),
         access_log=False,
         log_config=None,
         server_header=False,

@@ -163,6 +163,9 @@ the limit where nothing is requested. */}}
 {{- if and $v.access.tlsSecret (or $v.ingress.enabled $v.route.enabled) }}
   {{- fail "access.tlsSecret does not go with an ingress or a route: TLS ends there, with the certificate that stands there" }}
 {{- end }}
+{{- if and $v.monitoring.serverName (not $v.access.tlsSecret) }}
+  {{- fail "monitoring.serverName needs access.tlsSecret: without it inference speaks HTTP to Prometheus" }}
+{{- end }}
 {{- if and $v.monitoring.rules (not $v.monitoring.podMonitors) }}
   {{- fail "monitoring.rules needs monitoring.podMonitors: the alerts go by the names that these give what is read" }}
 {{- end }}

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
               "[default: 8080, 8008, 8002, 8003, 8004, 8005, or as before]")  # fmt: skip
 @click.option("--open-inference", type=click.IntRange(1024, 65535), metavar="PORT",
               help="Let every program of this machine call Triton's HTTP at 127.0.0.1:PORT, for "
-              "inference only. Without it Triton has no port.")  # fmt: skip
+              "inference only. One that is not trusted can end this Triton by a request. Without "
+              "it Triton has no port.")  # fmt: skip
 @click.option("--demo", is_flag=False, flag_value="texts", metavar="[NAME]",
               type=click.Choice(["texts", "generation"]),
               help="Also build and deploy demo models: texts, which plain --demo means, is a "

@@ -37,7 +37,7 @@ def _show(*, as_json: bool) -> None:
     from rich.table import Table
 
     from transformer_serving.desk.versions.lock import read_lock
-    from transformer_serving.desk.versions.matrix import read_matrix
+    from transformer_serving.desk.versions.matrix import ENDED_BY_CHUNKS_BEFORE, read_matrix
 
     lock, matrix = read_lock(), read_matrix()
     if as_json:
@@ -51,6 +51,10 @@ def _show(*, as_json: bool) -> None:
         table.add_row(row.release, *(_cell(row, name) for name in _CELLS), _pinned(row, lock))
     console.print(table)
     console.print("~ as in another NVIDIA image of that month   ? without evidence")
+    console.print(
+        f"A Triton before {ENDED_BY_CHUNKS_BEFORE} is ended by one request for inference: only who "
+        "is trusted may reach its ports (docs/security.md)"
+    )
     console.print(_pins(lock))
 
 

@@ -19,6 +19,10 @@ from transformer_serving.desk.http import LOGIN
 
 # `!override` in the compose files, which drops what a file below them asks for.
 COMPOSE_MIN = "2.24.4"
+# Docker before it lets hosts of the same segment in to what is published on the loopback: issue
+# 45610 of moby.
+_LOOPBACK_MIN = "28.0"
+_KEYS = "TRANSFORMER_SERVING_KEYS_FOLDER"
 _NUMBER = re.compile(r"v?(\d+\.\d+\.\d+)")
 _INSTALL = "install Docker Engine and its compose plugin; only the compose stack needs them"
 NO_STACK = "no compose stack"
@@ -66,12 +70,23 @@ def check_docker(subject: Subject) -> Findings:
         return
     server = subject.run("docker", "version", "--format", "{{.Server.Version}}")
     if server.code == 0:
-        yield ok(f"Docker {server.output}")
+        yield _engine(server.output, subject)
     else:
         yield warning(
             "the docker command is here, but its daemon does not answer",
             "start it: systemctl start docker; or join its group: usermod -aG docker USER",
         )
+
+
+def _engine(version: str, subject: Subject) -> Finding:
+    if subject.from_file and older(version, _LOOPBACK_MIN) and not subject.environment.get(_KEYS):
+        return warning(
+            f"Docker {version} is older than {_LOOPBACK_MIN}: hosts of this machine's own network "
+            "may reach what is published on 127.0.0.1, and the front door has no keys",
+            f"upgrade Docker Engine to {_LOOPBACK_MIN} or newer; or set {_KEYS}, for the front "
+            "door alone: docs/compose.md, 'On a network address'",
+        )
+    return ok(f"Docker {version}")
 
 
 def check_compose(subject: Subject) -> Findings:

@@ -86,7 +86,8 @@ CHECKS = (
     Check(
         "docker",
         "the docker command and its daemon",
-        "never: a warning when the daemon does not answer",
+        "never: a warning when the daemon does not answer, and for one before 28.0 where "
+        "--env-file names no keys",
         containers.check_docker,
     ),
     Check(
@@ -158,7 +159,8 @@ CHECKS = (
     Check(
         "triton",
         "the version of the running Triton, and whether its control is closed",
-        "it does not answer, or is not the pin's; a warning when a Triton's control is open",
+        "it does not answer, or is not the pin's; a warning when a Triton's control is open, and "
+        "for one at a port that a request ends",
         triton.check_triton,
     ),
     Check(

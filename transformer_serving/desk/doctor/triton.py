@@ -30,13 +30,14 @@ from transformer_serving.desk.doctor.http import Answer, ask_at
 from transformer_serving.desk.doctor.log_lines import explain
 from transformer_serving.desk.doctor.services import why_not_of_controller
 from transformer_serving.desk.doctor.subject import Subject
+from transformer_serving.desk.doctor.triton_ports import check_chunks, check_open
 from transformer_serving.desk.local.health import (
     NO_CONTROL_PLANE,
     OK,
     endpoint_rows,
     heartbeat,
 )
-from transformer_serving.desk.local.open_triton import HTTP_VARIABLE, open_tritons
+from transformer_serving.desk.local.open_triton import HTTP_VARIABLE
 from transformer_serving.desk.local.parts import controller_state
 
 # The files themselves were hashed when the controller staged them.
@@ -66,6 +67,7 @@ def check_triton(subject: Subject) -> Findings:
             answered = True
             where = f" at {address}" if len(addresses) > 1 else ""
             yield _compared(str(version), where, subject)
+            yield from check_chunks(subject, address, str(version))
         else:
             yield _silent(address, answer, subject)
     if answered:
@@ -95,19 +97,6 @@ def _silent(address: str, answer: Answer, subject: Subject) -> Finding:
         f"Triton does not answer at {address}: {answer.error or answer.status}",
         f"start Triton or correct {HTTP_VARIABLE if is_named else STOCK_GRPC}",
     )
-
-
-def check_open(subject: Subject, address: str) -> Findings:
-    """Its control, and that of a Triton of somebody else at the usual port."""
-    fix = (
-        "start it with --http-restricted-api and --grpc-restricted-protocol, or stop it: "
-        "docs/security.md"
-    )
-    opened = list(open_tritons(subject.environment, own=address, usual=subject.usual_triton))
-    for row in opened:
-        yield warning(f"the Triton at {row.address} is open: {row.open}", fix)
-    if not opened:
-        yield ok("Triton's control is closed")
 
 
 def _addresses(subject: Subject) -> tuple[str, ...]:

@@ -101,9 +101,11 @@ def main(
         # The operator's own have other names.
         for ours in (FOLDER / DASHBOARDS).glob("*.json"):
             replace_file(output / DASHBOARDS / ours.name, ours.read_text("utf-8"))
-    # In a copy it is the operator's.
-    if output == FOLDER or not (output / ALERTMANAGER).exists():
+    # In a copy it is the operator's, with what opens the doors of those who are told.
+    if output == FOLDER:
         replace_file(output / ALERTMANAGER, alertmanager_config(COPY))
+    elif not (output / ALERTMANAGER).exists():
+        replace_file(output / ALERTMANAGER, alertmanager_config(COPY), mode=0o600)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.gate.release import same
+from transformer_serving.contract.gate.release import older, same
 from transformer_serving.desk.command_line import command_line
 from transformer_serving.desk.failure import Failure
 
 UNKNOWN = "unknown"
 IMAGE = "nvcr.io/nvidia/tritonserver:{release}-py3"
+# A tritonserver before it keeps a place on its stack for each piece of a body in chunks, so
+# that one request for inference ends it: NVIDIA's CVE-2025-23310 and CVE-2025-23311.
+ENDED_BY_CHUNKS_BEFORE = "25.07"
+_TRITON_OF_25_07 = "2.59.1"
 _FILE = Path(__file__).with_name("matrix.csv")
 
 # How a cell that nobody has looked at is established, inside the image itself.
@@ -117,3 +121,8 @@ def find_release(release: str) -> Release:
 def releases_with(tensorrt: str) -> tuple[str, ...]:
     """The releases that are known to hold a TensorRT version."""
     return tuple(row.release for row in read_matrix() if same(row.tensorrt, tensorrt))
+
+
+def ended_by_chunks(triton: str) -> bool:
+    """Whether one request in chunks ends a tritonserver of that version, a known one."""
+    return older(triton, _TRITON_OF_25_07)

@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 _PART, _ABOUT = "part", "about.json"
 # As much of a broken answer is lost.
 _CHUNK = 64 * 1024
+# What comes without its size, or beyond it, is let in by so much at a time.
+_ROOM_EVERY = 1024 * 1024
 # In a row, without a single byte.
 _TRIES = 5
 _PAUSE_S = 1.0
@@ -81,7 +83,8 @@ class _About:
 class Download:
     """Of one file into `folder`, which is its own; `url` gives it its name. One at a time.
 
-    `fits` hears of its bytes where they are known, and raises StorageError where they are too many.
+    `fits` hears of its bytes, as they come where they are not known before, and raises StorageError
+    where they are too many.
     `is_wanted` is asked again and again, as nobody may want the file long before it is whole.
     """
 
@@ -199,8 +202,11 @@ class Download:
         raise failed(f"the server answered {answer.status_code}")
 
     def _write(self, answer: requests.Response, file: BinaryIO, about: _About | None) -> None:
-        said = time.monotonic()
+        said, fitting = time.monotonic(), self._size
         for chunk in answer.iter_content(_CHUNK):
+            if self._fits is not None and file.tell() + len(chunk) > fitting:
+                fitting = file.tell() + len(chunk) + _ROOM_EVERY
+                self._fits(fitting)
             file.write(chunk)
             self._check_wanted()
             if time.monotonic() - said > _SAID_EVERY_S:

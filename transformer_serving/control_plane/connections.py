@@ -1,0 +1,80 @@
+"""Connections that ask for nothing: uvicorn alone keeps a part of a head for ever, as many as the
+process may have files, and then hears nobody.
+
+Tested by tests/control_plane/test_connections.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+# For a head to come whole: from the connection's begin, later from the head's first byte.
+HEAD_SECONDS = 10.0
+# Far more than there are clients of one machine.
+_MOST_WAITING = 512
+
+
+class Connection(HttpToolsProtocol):
+    """One whose whole head has not come, or whose last answer is over, waits; of those that do, a
+    further one ends the one that has waited longest.
+
+    Of the one server of a process.
+    """
+
+    most_waiting: ClassVar[int] = _MOST_WAITING
+    # The longest first.
+    _waiting: ClassVar[dict[Connection, None]] = {}
+    _end: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def bounded(cls, files: int) -> type[Connection]:
+        """For a process that may open so many: half of them are left to what is asked for."""
+        cls.most_waiting = min(_MOST_WAITING, files // 2)
+        return cls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+        self._begin_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # A head, or the body of an answered request, which nobody reads.
+        if self in self._waiting and self._end is None:
+            self._begin_head()
+
+    def on_headers_complete(self) -> None:
+        self._leave()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # Of several requests at once the next one is being answered.
+        if self.cycle.response_complete and not self.transport.is_closing():
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+        super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """What its caller does not read would keep one that is only closed."""
+        self._leave()
+        self.transport.abort()
+
+    def _wait(self) -> None:
+        self._waiting[self] = None
+        if len(self._waiting) > self.most_waiting:
+            next(iter(self._waiting)).abort()
+
+    def _begin_head(self) -> None:
+        self._end = self.loop.call_later(HEAD_SECONDS, self.abort)
+
+    def _leave(self) -> None:
+        self._waiting.pop(self, None)
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
