@@ -133,9 +133,13 @@ async def test_only_so_much_is_let_in_as_ends_within_the_wait(endpoint: Endpoint
     line.engine.release()
 
 
-async def test_a_request_alone_is_taken_however_long_it_takes(endpoint: Endpoint) -> None:
+@pytest.mark.parametrize("seconds", [None, 5.0])
+async def test_a_request_alone_is_taken_however_long_it_takes(
+    endpoint: Endpoint, seconds: float | None
+) -> None:
+    """Also where it has a deadline of its own, which its call will not keep: it is no crowd."""
     line = Line(endpoint, rate=1)
-    task = line.ask(100)
+    task = line.ask(100, seconds=seconds)
     await turns()
     assert not task.done()
     # An engine as slow as that gets small calls, a quarter of the room.
@@ -261,14 +265,15 @@ async def test_what_cannot_end_in_time_any_more_costs_no_call(endpoint: Endpoint
     await turns()
     line.ask(8)
     await turns()
-    hopeless = line.ask(4, seconds=5)
+    # More than run, or it would take nothing from anybody; and longer than the test waits.
+    hopeless = line.ask(16, seconds=60)
     await turns()
-    assert line.waiting[0] == 4
-    # One text a second: eight run before.
+    assert line.waiting[0] == 16
+    # Ten seconds a text: eight run before.
     pace = Pace()
     for _ in range(2):
         running = pace.begin(10, 0.0)
-        pace.end(running, 1.0, answered=True)
+        pace.end(running, 10.0, answered=True)
     known = line.queue.dispatch.pace
     known.rate, known.call_s, known.cost = pace.rate, pace.call_s, pace.cost
     line.engine.held[0].set()
