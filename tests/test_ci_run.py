@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.outside_make import outside_make
+
 RUN = Path(__file__).parent.parent / ".ci" / "run"
 INSTALLED = ("ab", "amtool", "chromium", "gcc", "iptables", "java", "npm", "promtool")
 PACKAGES = {
@@ -51,7 +53,7 @@ def run(
         "HANGING": hanging,
     }  # fmt: skip
     return subprocess.run(
-        [copy], capture_output=True, text=True, check=False, timeout=120, env=os.environ | told,
+        [copy], capture_output=True, text=True, check=False, timeout=120, env=outside_make() | told,
         pass_fds=kept,
     )  # fmt: skip
 
@@ -99,6 +101,13 @@ def test_a_part_that_would_end_too_late_is_named_at_the_end(
     assert ("Nothing is left out." in lines) == (not left_out)
     # Not begun for containers that are asked nothing.
     assert (tmp_path / "build" / "images.log").exists() == ("test-stack" not in left_out)
+
+
+def test_what_the_make_of_the_tests_was_told_is_not_told_to_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST", "-x")
+    assert "made check" in run(tmp_path, 0).stdout.splitlines()
 
 
 def test_images_that_are_not_done_end_with_the_run(tmp_path: Path) -> None:
