@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -14,11 +15,18 @@ import pytest
 from tests.outside_make import outside_make
 
 RUN = Path(__file__).parent.parent / ".ci" / "run"
-INSTALLED = ("ab", "amtool", "chromium", "gcc", "iptables", "java", "npm", "promtool")
+INSTALLED = ("ab", "amtool", "chromium", "gcc", "iptables", "java", "npm", "promtool", "wrk")
 PACKAGES = {
     "apache2-utils", "chromium", "default-jdk-headless", "gcc", "iptables", "libc6-dev", "npm",
-    "prometheus", "prometheus-alertmanager",
+    "prometheus", "prometheus-alertmanager", "wrk",
 }  # fmt: skip
+# What tests look for in the packages of another program, or under another name of it.
+BESIDE = {
+    "cc": "gcc", "chromium-browser": "chromium", "node": "npm", "prometheus": "promtool",
+    "prometheus-alertmanager": "amtool",
+}  # fmt: skip
+# No test is left out without them: the tests bring them, or fail.
+NEEDED = {"curl", "docker", "py-spy", "runc"}
 # What else the script asks a machine for.
 TOOLS = ("bash", "cat", "dirname", "env", "mkdir", "nice", "tail")
 MAKE = """#!/bin/sh
@@ -142,6 +150,15 @@ def test_what_tests_would_be_left_out_without_is_installed(tmp_path: Path) -> No
     log = (tmp_path / "build" / "packages.log").read_text()
     lines = [line.split() for line in log.splitlines() if "install" in line]
     assert {word for line in lines for word in line[2:] if word[0] != "-"} == PACKAGES
+
+
+def test_each_program_that_tests_look_for_is_installed() -> None:
+    folders = (RUN.parents[1] / "tests", RUN.parents[1] / "benchmarks")
+    texts = [path.read_text("utf-8") for folder in folders for path in folder.rglob("*.py")]
+    found = {name for text in texts for name in re.findall(r'\bwhich\("([^"]+)"', text)}
+    assert {BESIDE.get(name, name) for name in found - NEEDED} <= set(INSTALLED)
+    asked = re.findall(r"^program (\S+)", RUN.read_text("utf-8"), re.MULTILINE)
+    assert sorted(asked) == sorted(INSTALLED)
 
 
 def test_packages_that_cannot_be_installed_end_the_run_with_what_apt_said(tmp_path: Path) -> None:
