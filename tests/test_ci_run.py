@@ -41,6 +41,8 @@ PARTS = (*SPARE, "test-stack", "test-compose", "test-clients")
 FIRST = {
     "test-stack": "test-stack PYTEST='-m \"long and not by_hand and not spare\"'",
     "test-compose": "test-compose PYTEST='-m \"not spare\"'",
+    # Beside that, and so with a list of its own of what failed.
+    "test-clients": "test-clients PYTEST='-o cache_dir=build/clients-cache'",
 }
 
 
