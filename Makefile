@@ -36,7 +36,7 @@ help:
 	@echo 'make down    stop the stack'
 	@echo 'make status  what runs and what is served'
 	@echo 'make test    the tests, on real servers'
-	@echo 'make test-quick  those of them that need no Triton and no torch, a minute'
+	@echo 'make test-quick  those of them that need no Triton and no torch, a few minutes'
 	@echo 'make test-stack  faults, live changes and traps on a whole stack'
 	@echo 'make test-by-hand  notebooks, harness, families: what CI has no time for'
 	@echo 'make test-monitoring  19 of the 23 alerts at a real fault, each query of the dashboards; 8 minutes'
