@@ -36,7 +36,7 @@ help:
 	@echo 'make down    stop the stack'
 	@echo 'make status  what runs and what is served'
 	@echo 'make test    the tests, on real servers'
-	@echo 'make test-quick  those of them that need no Triton and no torch, a minute'
+	@echo 'make test-quick  those of them that need no Triton and no torch, a few minutes'
 	@echo 'make test-stack  faults, live changes and traps on a whole stack'
 	@echo 'make test-by-hand  notebooks, harness, families: what CI has no time for'
 	@echo 'make test-monitoring  19 of the 23 alerts at a real fault, each query of the dashboards; 8 minutes'
@@ -172,7 +172,8 @@ dashboard-pictures: $(VENV)/.dev
 check: $(VENV)/.dev
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint types imports pages
 
-# Each file of tests is imported: what is missing is found before anything long begins. And the bytecode
+# Each file of tests is imported: what is missing is found before anything long begins; and once more by
+# the rule of test-quick, which else nothing but a developer's own run would find broken. And the bytecode
 # of these and of the kit is kept, whatever an image sets: each process of tests, and each of the thousands
 # that they start, reads it, and compiles everything where there is none. Of what failed it writes no
 # list: it would be in the place of the one that pages writes beside it.
@@ -180,7 +181,10 @@ imports: export PYTHONDONTWRITEBYTECODE =
 imports: $(VENV)/.dev
 	@mkdir -p build
 	$(BIN)/python -m compileall -qq preprocess transformer_serving || true
-	$(BIN)/python -m pytest -qq --collect-only -p no:cacheprovider > build/imports.log || { cat build/imports.log; exit 1; }
+	for rule in "" "-p tests.quick"; do \
+		$(BIN)/python -m pytest -qq --collect-only -p no:cacheprovider $$rule > build/imports.log \
+			|| { cat build/imports.log; exit 1; }; \
+	done
 
 # What is made from the code must be as it is made now, before anything long begins: seconds.
 pages: $(VENV)/.dev

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -11,12 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.outside_make import outside_make
+
 RUN = Path(__file__).parent.parent / ".ci" / "run"
-INSTALLED = ("ab", "amtool", "chromium", "gcc", "iptables", "java", "npm", "promtool")
+INSTALLED = ("ab", "amtool", "chromium", "gcc", "iptables", "java", "npm", "promtool", "wrk")
 PACKAGES = {
     "apache2-utils", "chromium", "default-jdk-headless", "gcc", "iptables", "libc6-dev", "npm",
-    "prometheus", "prometheus-alertmanager",
+    "prometheus", "prometheus-alertmanager", "wrk",
 }  # fmt: skip
+# What tests look for in the packages of another program, or under another name of it.
+BESIDE = {
+    "cc": "gcc", "chromium-browser": "chromium", "node": "npm", "prometheus": "promtool",
+    "prometheus-alertmanager": "amtool",
+}  # fmt: skip
+# No test is left out without them: the tests bring them, or fail.
+NEEDED = {"curl", "docker", "py-spy", "runc"}
 # What else the script asks a machine for.
 TOOLS = ("bash", "cat", "dirname", "env", "mkdir", "nice", "tail")
 MAKE = """#!/bin/sh
@@ -31,6 +41,8 @@ PARTS = (*SPARE, "test-stack", "test-compose", "test-clients")
 FIRST = {
     "test-stack": "test-stack PYTEST='-m \"long and not by_hand and not spare\"'",
     "test-compose": "test-compose PYTEST='-m \"not spare\"'",
+    # Beside that, and so with a list of its own of what failed.
+    "test-clients": "test-clients PYTEST='-o cache_dir=build/clients-cache'",
 }
 
 
@@ -51,7 +63,7 @@ def run(
         "HANGING": hanging,
     }  # fmt: skip
     return subprocess.run(
-        [copy], capture_output=True, text=True, check=False, timeout=120, env=os.environ | told,
+        [copy], capture_output=True, text=True, check=False, timeout=120, env=outside_make() | told,
         pass_fds=kept,
     )  # fmt: skip
 
@@ -101,6 +113,13 @@ def test_a_part_that_would_end_too_late_is_named_at_the_end(
     assert (tmp_path / "build" / "images.log").exists() == ("test-stack" not in left_out)
 
 
+def test_what_the_make_of_the_tests_was_told_is_not_told_to_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST", "-x")
+    assert "made check" in run(tmp_path, 0).stdout.splitlines()
+
+
 def test_images_that_are_not_done_end_with_the_run(tmp_path: Path) -> None:
     """With all that they have started, as their daemon."""
     python = tmp_path / ".venv" / "bin" / "python"
@@ -133,6 +152,15 @@ def test_what_tests_would_be_left_out_without_is_installed(tmp_path: Path) -> No
     log = (tmp_path / "build" / "packages.log").read_text()
     lines = [line.split() for line in log.splitlines() if "install" in line]
     assert {word for line in lines for word in line[2:] if word[0] != "-"} == PACKAGES
+
+
+def test_each_program_that_tests_look_for_is_installed() -> None:
+    folders = (RUN.parents[1] / "tests", RUN.parents[1] / "benchmarks")
+    texts = [path.read_text("utf-8") for folder in folders for path in folder.rglob("*.py")]
+    found = {name for text in texts for name in re.findall(r'\bwhich\("([^"]+)"', text)}
+    assert {BESIDE.get(name, name) for name in found - NEEDED} <= set(INSTALLED)
+    asked = re.findall(r"^program (\S+)", RUN.read_text("utf-8"), re.MULTILINE)
+    assert sorted(asked) == sorted(INSTALLED)
 
 
 def test_packages_that_cannot_be_installed_end_the_run_with_what_apt_said(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from scripts.gpu_parcel import unpack
 from tests.engine.triton_server import wait_until
+from tests.outside_make import outside_make
 
 ROOT = Path(__file__).parent.parent
 INSTALL = ROOT / "scripts" / "install.py"
@@ -206,13 +207,19 @@ def clone(tmp_path: Path) -> Path:
 
 
 def _make(clone: Path, *arguments: str) -> str:
-    """What it prints. Not as a part of the `make` that runs these tests."""
-    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+    """What it prints."""
     done = subprocess.run(
-        ["make", *arguments], cwd=clone, env=environment, capture_output=True, text=True,
+        ["make", *arguments], cwd=clone, env=outside_make(), capture_output=True, text=True,
         check=True,
     )  # fmt: skip
     return done.stdout
+
+
+def test_the_python_that_the_tests_make_was_told_is_not_named_here(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHON", "another")
+    assert "another" not in _make(clone, "-n", "lock")
 
 
 @pytest.mark.parametrize("target", ["clean", "down", "status"])

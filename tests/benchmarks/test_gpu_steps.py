@@ -167,6 +167,8 @@ def test_times_of_a_stack_that_refused_are_left_out() -> None:
     assert found["single"]["gateway"]["cpu_us"] == 50.0
 
 
+# torch says which of its precisions is the fastest.
+@pytest.mark.slow
 def test_a_step_starts_no_gateway_but_that_which_it_measures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -75,6 +75,8 @@ def test_the_bundle_is_the_same_with_and_without_engines_that_are_only_compared(
     assert lengths == [(8, 48)]
 
 
+# torch says which of its own is the fastest.
+@pytest.mark.slow
 def test_every_row_names_its_safest_precision_first() -> None:
     assert {row.precisions[0] for row in ENGINES.values()} == {"fp32"}
     for name, row in ENGINES.items():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -20,6 +21,7 @@ from transformer_serving.contract.rollout import (
     OVER,
     PROMOTING,
     RETURNING,
+    Allowed,
     Plan,
     State,
 )
@@ -137,6 +139,36 @@ class Stack:
 
     def command(self, words: str) -> str:
         return command_line(words)
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        ("", Allowed()),
+        (
+            "--allow-harm 2 --allow-p50 3 --allow-p99 4 --confidence 90 --allow-differ 6"
+            " --allow-cosine 0.5",
+            Allowed(harm=0.02, p50=3.0, p99=4.0, confidence=0.9, differ=0.06, cosine=0.5),
+        ),
+    ],
+)
+def test_what_it_may_cost_is_what_was_asked_for(
+    options: str, allowed: Allowed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan("a1", "texts", 77, "new", "old", (1.0, 100.0), 60.0)
+    begun: list[Allowed] = []
+
+    def start(*_: object, **options: Any) -> Rollout:
+        begun.append(options["allowed"])
+        return Rollout(plan, None)
+
+    desk = "transformer_serving.desk"
+    monkeypatch.setattr(f"{desk}.cli.rollout.deploy_target", lambda _: Stack())
+    monkeypatch.setattr(f"{desk}.deploy.rollout.start", start)
+    monkeypatch.setattr(f"{desk}.deploy.rollout.keep_newest", lambda *_: None)
+    bundle = str(write_small(tmp_path / "bundle").folder)
+    said(bundle, "--endpoint", "texts", "--detach", *options.split(), code=0)
+    assert begun == [allowed]
 
 
 @pytest.mark.parametrize("options", [[], ["--detach"], ["--json"]], ids=["", "detach", "json"])

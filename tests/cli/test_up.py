@@ -339,8 +339,8 @@ def test_ctrl_c_names_what_goes_on_and_how_it_is_ended(
     def begins(*_: Any, **__: Any) -> None:
         environment = {**os.environ, MARK: str(state)}
         begun.append(subprocess.Popen(["sleep", "600"], env=environment))
-        # Until then its environment is this process's own.
-        wait_until(lambda: psutil.Process(begun[-1].pid).name() == "sleep", 60)
+        # Until then its environment is this process's own, or none yet.
+        wait_until(lambda: psutil.Process(begun[-1].pid).environ().get(MARK) == str(state), 60)
         with within(600, "adding texts", lambda _: None, look="status", advice="again") as limit:
             limit.advice = advice
             raise KeyboardInterrupt

@@ -132,22 +132,63 @@ JSON_VALUES = st.recursive(
 )
 
 
-@given(st.binary(max_size=200) | JSON_VALUES.map(lambda value: json.dumps(value).encode()))
-def test_anything_is_read_or_refused(raw: bytes) -> None:
-    try:
-        keys = parse_keys(raw, "keys.json")
-    except ContractError:
-        return
-    assert parse_keys(keys_text(keys).encode(), "keys.json") == keys
+@st.composite
+def changed_files(draw: st.DrawFn) -> bytes:
+    """One that is read, with other bytes in the place of a few."""
+    raw = keys_text(draw(some_keys())).encode()
+    at = draw(st.integers(0, len(raw)))
+    return raw[:at] + draw(st.binary(max_size=2)) + raw[at + draw(st.integers(0, 2)) :]
 
 
-@given(st.sampled_from(list(ROW)), JSON_VALUES)
-def test_any_value_of_a_field_is_read_or_refused(field: str, value: Any) -> None:
-    try:
-        (key,) = parse_keys(of({**ROW, field: value}), "keys.json")
-    except ContractError:
-        return
-    assert json.loads(json.dumps(asdict(key)))[field] == value
+JSON_FILES = JSON_VALUES.map(lambda value: json.dumps(value).encode())
+
+
+def test_anything_is_read_or_refused() -> None:
+    seen = set()
+
+    @given(changed_files() | st.binary(max_size=200) | JSON_FILES)
+    def check(raw: bytes) -> None:
+        try:
+            keys = parse_keys(raw, "keys.json")
+        except ContractError:
+            seen.add("refused")
+            return
+        assert parse_keys(keys_text(keys).encode(), "keys.json") == keys
+        seen.add("read")
+
+    check()
+    assert seen == {"read", "refused"}
+
+
+GOOD: dict[str, st.SearchStrategy[Any]] = {
+    "name": NAMES,
+    "sha256": DIGESTS,
+    "created": TIMES,
+    "endpoints": ENDPOINTS.map(lambda names: names and list(names)),
+    "metrics": st.booleans(),
+}
+FIELD_VALUES = st.sampled_from(list(ROW)).flatmap(
+    lambda field: st.tuples(st.just(field), GOOD[field], JSON_VALUES)
+)
+
+
+def test_any_value_of_a_field_is_read_or_refused() -> None:
+    seen = set()
+
+    @given(FIELD_VALUES)
+    def check(changed: tuple[str, Any, Any]) -> None:
+        field, *values = changed
+        for value in values:
+            try:
+                (key,) = parse_keys(of({**ROW, field: value}), "keys.json")
+            except ContractError:
+                seen.add("refused")
+                continue
+            assert json.loads(json.dumps(asdict(key)))[field] == value
+            seen.add(field)
+
+    check()
+    assert seen == {"refused", *ROW}
 
 
 KEY = Key(**{**ROW, "endpoints": tuple(ROW["endpoints"])})

@@ -37,6 +37,12 @@ GOLDEN = Golden(
     request={"text": "Good."}, answer={"label": "POSITIVE", "score": 0.9}, tolerance=0.001
 )
 VERSION = 7
+PAUSE_S = golden_module._PAUSE_S
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(golden_module, "_PAUSE_S", 0.01)
 
 
 @contextmanager
@@ -213,6 +219,7 @@ def test_where_nobody_tells_readiness_ten_answers_of_503_are_not_soon_reached(
 
     played = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
     monkeypatch.setattr(golden_module, "time", played)
+    monkeypatch.setattr(golden_module, "_PAUSE_S", PAUSE_S)
     asked: list[float] = []
 
     def worker(number: int) -> tuple[int, int]:

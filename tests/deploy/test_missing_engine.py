@@ -14,6 +14,8 @@ from transformer_serving.desk.deploy.target import DeployTarget
 from transformer_serving.desk.failure import Failure
 
 
+# Its bundle's file is written by torch.
+@pytest.mark.slow
 def test_without_pytorch_what_to_install_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

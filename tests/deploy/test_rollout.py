@@ -343,6 +343,7 @@ def test_rollouts_leave_as_many_bundles_as_deploys_do(
     for name in ("refuse_in_rollout", "add_and_look", "wait_for_golden", "write"):
         monkeypatch.setattr(rollout, name, lambda *_, **__: None)
     models = ["registered0"]
+    allowed = Allowed(harm=0.02)
 
     def upload(*arguments: Any) -> str:
         models.append(f"registered{len(models)}")
@@ -352,9 +353,10 @@ def test_rollouts_leave_as_many_bundles_as_deploys_do(
     monkeypatch.setattr(rollout, "upload", upload)
     for number, bundle in enumerate(bundles[1:], 1):
         begun = rollout.start(
-            target, bundle, NAME, steps=(1, 100), hold_s=1, allowed=Allowed(), timeout_s=60,
+            target, bundle, NAME, steps=(1, 100), hold_s=1, allowed=allowed, timeout_s=60,
             report=lambda _: None, tell=lambda _: None,
         )  # fmt: skip
+        assert begun.plan.allowed == allowed
         keep_newest(target, begun.plan, keep)
         if number <= promoted:
             target.configured, target.answering = begun.plan.model_id, bundle

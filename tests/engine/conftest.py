@@ -22,10 +22,9 @@ def triton_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonSe
 
 
 @pytest.fixture(autouse=True)
-def _numbers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most tests here choose their bundles' numbers, and tell versions apart by them."""
-    if request.node.path.name != "test_identity.py":
-        numbers_are_chosen(monkeypatch)
+def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests here choose their bundles' numbers, and tell versions apart by them."""
+    numbers_are_chosen(monkeypatch)
 
 
 @pytest.fixture

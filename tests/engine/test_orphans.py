@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.engine import triton_server
 from tests.engine.serving import FIELDS, Serving, preprocess_of, serving, write_bundle
 from tests.engine.test_service import answers
 from tests.engine.text_models import write_onnx
@@ -43,6 +44,18 @@ def listens(address: tuple[str, int] | str) -> bool:
     """Triton opens HTTP after gRPC."""
     with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as probe:
         return probe.connect_ex(address) == 0
+
+
+def test_a_server_whose_start_fails_does_not_outlive_its_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_in_time(*_: object) -> None:
+        raise AssertionError("not within 120 s")
+
+    monkeypatch.setattr(triton_server, "wait_until", not_in_time)
+    with pytest.raises(AssertionError, match="120 s"), running_triton(tmp_path):
+        pytest.fail("it has started")
+    assert server_of(tmp_path / "models") is None
 
 
 @pytest.mark.parametrize("relative", [False, True], ids=["whole", "from where it runs"])

@@ -16,7 +16,7 @@ ON = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/"}
 
 
 def program(folder: Path, help_text: str) -> Path:
-    made = folder / "tritonserver"
+    made = folder / "server"
     made.write_text(f"#!/bin/sh\necho '{help_text}'\nexit 1\n")
     made.chmod(0o755)
     return made

@@ -123,12 +123,13 @@ def running_triton(
         variables=variables,
         traces=traces,
     )
-    server.start()
     try:
+        server.start()
         yield server
     finally:
         # Told to leave, it waits for its models and for the clients that are still connected.
-        server.kill()
+        if server.process is not None:
+            server.kill()
         # Of a killed one some stay for good, and its shared memory.
         end_orphans(repository)
 

@@ -515,7 +515,10 @@ def test_what_runs_at_sigterm_is_answered(text_serving: TextServing) -> None:
 @pytest.mark.parametrize("port", ["65536", "-1", "a"])
 def test_a_port_that_is_none(text_serving: TextServing, port: str) -> None:
     server = text_serving.gateway(f"--grpc-port={port}").start()
-    assert server.process.wait(60) == 2
+    try:
+        assert server.process.wait(60) == 2
+    finally:
+        server.stop()
     assert GRPC_PORT.name in server.log.read_text()
 
 

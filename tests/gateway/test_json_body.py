@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import tracemalloc
 from types import SimpleNamespace
@@ -109,11 +108,39 @@ def test_objects_come_out_as_sent(value: dict[str, Any]) -> None:
     check_acceptable(raw)
 
 
-@given(st.binary(max_size=200) | st.text(alphabet='{}[]":,0a\\ ').map(str.encode))
-def test_any_bytes_are_an_object_or_refused(raw: bytes) -> None:
-    for check in (parse_object, check_acceptable):
-        with contextlib.suppress(ServingError):
-            check(raw)
+MARKS = st.text(alphabet='{}[]":,0a\\ ').map(str.encode)
+OBJECTS = st.dictionaries(st.text(max_size=5), LEAVES | st.lists(LEAVES, max_size=3)).map(
+    orjson.dumps
+)
+
+
+@st.composite
+def changed_objects(draw: st.DrawFn) -> bytes:
+    """An object's JSON with other bytes in the place of a few."""
+    raw = draw(OBJECTS)
+    at = draw(st.integers(0, len(raw)))
+    return raw[:at] + draw(MARKS | st.binary(max_size=2)) + raw[at + draw(st.integers(0, 2)) :]
+
+
+ANY_BYTES = OBJECTS | changed_objects() | st.binary(max_size=300) | MARKS
+
+
+def test_any_bytes_are_an_object_or_refused() -> None:
+    seen = set()
+
+    @given(ANY_BYTES)
+    def check(raw: bytes) -> None:
+        for parse in (parse_object, check_acceptable):
+            try:
+                value: Any = parse(raw)
+            except ServingError:
+                seen.add((parse, "refused"))
+                continue
+            assert parse is check_acceptable or isinstance(value, dict)
+            seen.add((parse, "read"))
+
+    check()
+    assert len(seen) == 4
 
 
 @pytest.mark.parametrize("depth", [1000, 100_000, 5_000_000])
@@ -193,10 +220,19 @@ def test_elements_are_those_outside_of_strings(value: Any, spaced: bool) -> None
     check_elements(raw, count + 1)
 
 
-@given(st.binary(max_size=300) | st.text(alphabet='{}[]":,0a\\\\\\ ').map(str.encode))
-def test_what_is_no_json_is_counted_or_refused(raw: bytes) -> None:
-    with contextlib.suppress(ServingError):
-        check_elements(raw, 3)
+def test_what_is_no_json_is_counted_or_refused() -> None:
+    seen = set()
+
+    @given(ANY_BYTES)
+    def check(raw: bytes) -> None:
+        try:
+            check_elements(raw, 3)
+            seen.add("counted")
+        except ServingError:
+            seen.add("refused")
+
+    check()
+    assert seen == {"counted", "refused"}
 
 
 @pytest.mark.parametrize("text", [",", "[", "{", "\\", '"', '\\"', ',"', "[],"])

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as some
 from starlette.responses import Response
@@ -14,7 +15,7 @@ from starlette.responses import Response
 from tests.gateway.played_host import Processor, host_of
 from tests.preprocess.virtual_time import run
 from transformer_serving.contract.naming import VERSION_HEADER
-from transformer_serving.contract.rollout import NEW, OLD, Arms
+from transformer_serving.contract.rollout import NEW, OLD, Allowed, Arms, Plan
 from transformer_serving.contract.worker.request_context import (
     current_arrival,
     current_caller,
@@ -290,6 +291,35 @@ def test_it_takes_no_more_than_its_share_and_one_at_a_time(
         assert worker.new.most <= 1
         new = worker.counted()[NEW]
         assert new.compared + new.left_out == len(arrivals)
+
+    run(main())
+
+
+def test_it_is_of_what_the_plan_says() -> None:
+    plan = Plan(
+        "a1", "texts", 8, "new", "old", (100.0,), 60.0, Allowed(cosine=0.5), mirror=SHARE,
+        shadow=True,
+    )  # fmt: skip
+    assert Mirror.of(plan) == Mirror("a1", "texts/8", CANDIDATE, SHARE, 0.5, asks_both=True)
+
+
+def pointing(bundle: str, *vector: float) -> Answer:
+    answer = Answer("A", bundle)
+    answer.gist = lambda: ("directions", np.array([vector]))  # type: ignore[method-assign]
+    return answer
+
+
+@pytest.mark.parametrize(("cosine", "differ"), [(0.99, 1), (0.5, 0)])
+def test_vectors_may_differ_by_its_cosine(cosine: float, differ: int) -> None:
+    async def main() -> None:
+        worker = Worker()
+        worker.mirror.cosine = cosine
+        answer = pointing(CANDIDATE, 0.8, 0.6)
+        worker.new.postprocess = lambda *_: answer  # type: ignore[method-assign]
+        worker.answered(pointing(OLD_BUNDLE, 1.0, 0.0))
+        await asyncio.sleep(1)
+        new = worker.counted()[NEW]
+        assert (new.compared, new.differ) == (1, differ)
 
     run(main())
 

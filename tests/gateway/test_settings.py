@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -56,6 +57,30 @@ def test_defaults() -> None:
         graceful_seconds=30.0,
     )
     assert all(setting.help.endswith(".") for setting in SETTINGS)
+
+
+# Each variable's text, its field, and what stands there.
+GIVEN: dict[str, tuple[str, str, object]] = {
+    "TRANSFORMER_SERVING_MAX_BODY_BYTES": ("31", "max_body_bytes", 31),
+    "TRANSFORMER_SERVING_MAX_BODY_ELEMENTS": ("32", "max_body_elements", 32),
+    "TRANSFORMER_SERVING_BODY_MEMORY_BYTES": ("3300000", "body_memory_bytes", 3_300_000),
+    "TRANSFORMER_SERVING_BODY_SECONDS": ("34", "body_seconds", 34.0),
+    "TRANSFORMER_SERVING_BODY_STALL_SECONDS": ("35", "body_stall_seconds", 35.0),
+    "TRANSFORMER_SERVING_DRAIN_SECONDS": ("36", "drain_seconds", 36.0),
+    "TRANSFORMER_SERVING_GRACEFUL_SECONDS": ("37", "graceful_seconds", 37.0),
+    "TRANSFORMER_SERVING_PAGE": ("0", "page", False),
+    "TRANSFORMER_SERVING_GRPC_PORT": ("38", "grpc_port", 38),
+    "TRANSFORMER_SERVING_GENERATE_ENDPOINT": ("texts", "generate_endpoint", "texts"),
+    "TRANSFORMER_SERVING_ROOT_ENDPOINT": ("masks/2", "root_endpoint", "masks/2"),
+    "TRANSFORMER_SERVING_LOG_REQUESTS": ("1", "log_requests", True),
+}
+
+
+@pytest.mark.parametrize("name", [row.name for row in SETTINGS])
+def test_each_variable_has_its_field(name: str) -> None:
+    text, field, value = GIVEN[name]
+    expected = dataclasses.asdict(read_settings({})) | {field: value}
+    assert dataclasses.asdict(read_settings({name: text})) == expected
 
 
 def test_help_shows_the_defaults_that_count() -> None:

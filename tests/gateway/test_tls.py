@@ -682,5 +682,8 @@ def test_a_wrong_file_is_no_start(session: Session, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair, other = authority.sign("server"), authority.sign("other")
     server = session.gateway(*Pair(pair.cert, other.key).gateway()).start()
-    assert server.process.wait(60) == 2
+    try:
+        assert server.process.wait(60) == 2
+    finally:
+        server.stop()
     assert "are no certificate and its key" in server.log.read_text()

@@ -89,15 +89,21 @@ def test_a_killed_worker_is_replaced_beside_one_that_hangs(session: Session) -> 
 def test_workers_leave_when_their_parent_was_killed(session: Session, started: bool) -> None:
     """Else they would keep the port from the parent that comes next. The control plane hangs."""
     server = session.gateway("--workers=2").start()
-    wait_until(lambda: len(STARTED.findall(server.log.read_text())) >= (2 if started else 1), 120)
-    workers = server.workers()
-    assert len(workers) == 2
-    session.control_plane.process.send_signal(signal.SIGSTOP)
+    workers: list[psutil.Process] = []
     try:
+        enough = 2 if started else 1
+        wait_until(lambda: len(STARTED.findall(server.log.read_text())) >= enough, 120)
+        workers = server.workers()
+        assert len(workers) == 2
+        session.control_plane.process.send_signal(signal.SIGSTOP)
         server.process.kill()
         wait_until(lambda: not any(worker.is_running() for worker in workers), SOON_S)
     finally:
         session.control_plane.process.send_signal(signal.SIGCONT)
+        server.stop()
+        for worker in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
     with pytest.raises(ConnectionRefusedError):
         server.connect()
 
@@ -607,7 +613,10 @@ def test_a_renewal_that_fails_is_tried_again(session: Session) -> None:
 
 def test_one_that_cannot_start_ends_it(session: Session) -> None:
     server = session.gateway(TRANSFORMER_SERVING_TRUSTED_KEYS="no key at all").start()
-    assert server.process.wait(120) == 3
+    try:
+        assert server.process.wait(120) == 3
+    finally:
+        server.stop()
     log = server.log.read_text()
     assert "TRANSFORMER_SERVING_TRUSTED_KEYS" in log
     assert "no worker could be started" in log

@@ -16,6 +16,9 @@ from transformer_serving.desk.cli import main
 from transformer_serving.desk.failure import Failure
 from transformer_serving.desk.own_engine.adoption import served_model
 
+# The control plane that they take the place of imports the host, and that imports torch.
+pytestmark = pytest.mark.slow
+
 Adopt = Callable[[str], str]
 PLANE = "transformer_serving.engine.controller.control_plane.clearml_edge.ClearmlControlPlane"
 

@@ -1,17 +1,58 @@
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 
-from preprocess.settings import read_settings
+from preprocess.settings import PreprocessSettings, read_settings
 from transformer_serving.contract.settings.preprocess import SETTINGS, check_settings
 from transformer_serving.contract.settings.triton_addresses import read_addresses
 
 
 def test_defaults() -> None:
     settings = read_settings({})
-    assert (settings.transport, settings.triton) == ("http", "127.0.0.1:8000")
+    assert settings == PreprocessSettings(
+        transport="http",
+        triton="127.0.0.1:8000",
+        triton_grpc="127.0.0.1:8001",
+        timeout_s=30.0,
+        max_wait_s=2.0,
+        max_waiting_tokens=400_000,
+        calls_in_flight=2,
+        max_streams=128,
+        generation_timeout_s=600.0,
+        first_token_s=60.0,
+        token_gap_s=30.0,
+        metrics_port=0,
+        metrics_host="127.0.0.1",
+    )
     assert read_settings({row.name: "" for row in SETTINGS}) == settings
     assert all(row.help.endswith(".") for row in SETTINGS)
+
+
+# Each variable's text, and the fields that it changes.
+GIVEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "TRANSFORMER_SERVING_TRANSPORT": ("grpc", {"transport": "grpc", "triton": "127.0.0.1:8001"}),
+    "TRANSFORMER_SERVING_TRITON_HTTP": ("a:1", {"triton": "a:1"}),
+    "TRANSFORMER_SERVING_TRITON_GRPC": ("b:2", {"triton_grpc": "b:2"}),
+    "TRANSFORMER_SERVING_TIMEOUT_S": ("31", {"timeout_s": 31.0}),
+    "TRANSFORMER_SERVING_MAX_WAIT_S": ("32", {"max_wait_s": 32.0}),
+    "TRANSFORMER_SERVING_MAX_WAITING_TOKENS": ("33", {"max_waiting_tokens": 33}),
+    "TRANSFORMER_SERVING_CALLS_IN_FLIGHT": ("34", {"calls_in_flight": 34}),
+    "TRANSFORMER_SERVING_MAX_STREAMS": ("35", {"max_streams": 35}),
+    "TRANSFORMER_SERVING_GENERATION_TIMEOUT_S": ("36", {"generation_timeout_s": 36.0}),
+    "TRANSFORMER_SERVING_FIRST_TOKEN_S": ("37", {"first_token_s": 37.0}),
+    "TRANSFORMER_SERVING_TOKEN_GAP_S": ("38", {"token_gap_s": 38.0}),
+    "TRANSFORMER_SERVING_METRICS_PORT": ("39", {"metrics_port": 39}),
+    "TRANSFORMER_SERVING_METRICS_HOST": ("0.0.0.0", {"metrics_host": "0.0.0.0"}),
+}
+
+
+@pytest.mark.parametrize("name", [row.name for row in SETTINGS])
+def test_each_variable_has_its_field(name: str) -> None:
+    text, fields = GIVEN[name]
+    assert read_settings({name: text}) == dataclasses.replace(read_settings({}), **fields)
 
 
 def test_the_address_of_the_chosen_transport() -> None:

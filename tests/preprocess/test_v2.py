@@ -430,7 +430,8 @@ def test_a_size_that_is_none(size: Any) -> None:
         read({"inputs": [row]}, packed("x"))
 
 
-def is_read_or_refused(body: Any, binary: bytes = b"") -> None:
+def is_read(body: Any, binary: bytes = b"") -> bool:
+    """Else it is refused as documented."""
     refusal: ServingError | None = None
     try:
         read(body, binary)
@@ -438,18 +439,35 @@ def is_read_or_refused(body: Any, binary: bytes = b"") -> None:
         refusal = error
     assert refusal is None or refusal.kind.status in (400, 413)
     assert refusal is None or orjson.dumps(refusal.body())
+    return refusal is None
 
 
-@given(
-    st.binary(max_size=60), st.lists(st.integers(-2, 5), max_size=3), st.sampled_from(DATATYPES),
-    st.sampled_from(["str", "raw", "hg_json", "hg_jsonlist", "base64"]), st.integers(-3, 3),
-)  # fmt: skip
-def test_no_bytes_are_too_strange(
-    binary: bytes, shape: list[int], kind: str, content: str, off: int
-) -> None:
-    row = binary_tensor("args", binary, shape, kind)
-    row["parameters"] |= {"content_type": content, "binary_data_size": len(binary) + off}
-    is_read_or_refused({"inputs": [row]}, binary)
+# Texts as they are packed, and their shape.
+NEAR = st.lists(st.text(max_size=5), min_size=1, max_size=3).map(
+    lambda texts: (packed(*texts), [len(texts)])
+)
+FAR = st.tuples(st.binary(max_size=60), st.lists(st.integers(-2, 5), max_size=3))
+
+
+def test_no_bytes_are_too_strange() -> None:
+    seen = set()
+
+    @given(
+        NEAR, FAR, st.just("BYTES") | st.sampled_from(DATATYPES),
+        st.sampled_from(["str", "raw", "hg_json", "hg_jsonlist", "base64"]),
+        st.just(0) | st.integers(-3, 3),
+    )  # fmt: skip
+    def check(
+        near: tuple[bytes, list[int]], far: tuple[bytes, list[int]], kind: str, content: str,
+        off: int,
+    ) -> None:  # fmt: skip
+        for binary, shape in (near, far):
+            row = binary_tensor("args", binary, shape, kind)
+            row["parameters"] |= {"content_type": content, "binary_data_size": len(binary) + off}
+            seen.add(is_read({"inputs": [row]}, binary))
+
+    check()
+    assert seen == {True, False}
 
 
 JSON = st.recursive(
@@ -470,7 +488,7 @@ def test_no_json_is_too_strange(row: Any, parameters: Any, outputs: Any) -> None
         {"inputs": merged, "parameters": parameters, "outputs": outputs},
         {"inputs": [good], "parameters": parameters}, {"inputs": merged},
     ):  # fmt: skip
-        is_read_or_refused(body)
+        is_read(body)
 
 
 # Close to a request of one tensor of texts, so that many are.

@@ -26,7 +26,7 @@ def test_the_short_forms() -> None:
     assert read_lengths("16:3,4-8") == (Part(16, 16, 3), Part(4, 8, 1))
 
 
-@given(some.text(max_size=40))
+@given(some.text(max_size=40) | some.text(alphabet="019-:, ", min_size=1, max_size=9))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         parts = read_lengths(text)

@@ -72,14 +72,30 @@ def test_what_is_no_file_of_requests_is_refused(tmp_path: Path, content: bytes, 
         requests.of_file(tmp_path)
 
 
-@given(some.text(min_size=1, max_size=60))
-def test_a_body_without_end_is_no_crash(text: str) -> None:
-    try:
-        body = requests._body(Path("a"), 1, text)
-    except Failure:
-        assert text.lstrip().startswith("{")
-        return
-    assert isinstance(body, dict)
+LEAVES = some.none() | some.booleans() | some.integers() | some.text(max_size=5)
+BODIES = some.dictionaries(some.text(max_size=5), LEAVES | some.lists(LEAVES, max_size=3))
+
+
+def test_any_line_is_a_body_a_text_or_refused() -> None:
+    seen = set()
+
+    @given(
+        some.text(min_size=1, max_size=60)
+        | BODIES.map(json.dumps)
+        | some.builds(lambda body, end: json.dumps(body)[:-end], BODIES, some.integers(1, 9))
+    )
+    def check(line: str) -> None:
+        try:
+            body = requests._body(Path("a"), 1, line)
+        except Failure:
+            assert line.lstrip().startswith("{")
+            seen.add("refused")
+            return
+        assert isinstance(body, dict)
+        seen.add("text" if body == {"text": line} else "body")
+
+    check()
+    assert seen == {"body", "text", "refused"}
 
 
 def test_a_body_that_is_nested_without_end_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as some
@@ -71,6 +72,29 @@ def test_a_worse_one_is_told_by_its_figure(new: dict[str, float], figure: str) -
     assert verdict == WORSE
     # A length that is slow makes the whole slow, too: whichever is sure first.
     assert decisive == figure or ("slow_at" in new and decisive.startswith(("p99", "median")))
+
+
+@pytest.mark.parametrize(
+    ("new", "figure", "by_default", "allowed"),
+    [
+        ({"errors": 0.05}, "errors", WORSE, Allowed(harm=0.2)),
+        ({"tail": 0.05}, "p99, all lengths", WORSE, Allowed(harm=0.2)),
+        ({"tail": 0.05}, "p99, all lengths", WORSE, Allowed(p99=20.0)),
+        ({"times": 2.0}, "median, all lengths", WORSE, Allowed(p50=3.0)),
+        ({"differ": 400}, "differing answers", WORSE, Allowed(differ=0.5)),
+        ({"requests": 800}, "errors", UNSURE, Allowed(confidence=0.5)),
+    ],
+    ids=["harm in errors", "harm in slow answers", "p99", "p50", "differ", "confidence"],
+)
+def test_what_is_allowed_is_what_turns_the_verdict(
+    new: dict[str, Any], figure: str, by_default: str, allowed: Allowed
+) -> None:
+    made = arm(**{"requests": 2_000, **{name: new[name] for name in new if name != "differ"}})
+    made.compared, made.differ = made.requests, new.get("differ", 0)
+    old = arm(5_000)
+    for limits, verdict in ((ALLOWED, by_default), (allowed, WELL)):
+        found = judge(made, old, limits, next_share=1.0, steps=4, look=1, mirrored=True)
+        assert {one.figure: one.verdict for one in found}[figure] == verdict
 
 
 def test_one_that_fails_every_request_is_seen_at_once() -> None:

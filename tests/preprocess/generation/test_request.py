@@ -237,16 +237,37 @@ JSON = st.recursive(
 FIELDS = ("text", "inputs", "messages", "parameters", "stream", "timeout_ms", "x")
 
 
-@given(body=st.dictionaries(st.sampled_from(FIELDS), JSON) | JSON)
-def test_any_body_is_read_or_refused(body: Any) -> None:
-    endpoint = read_endpoint(json.dumps(fields()))
-    try:
-        wanted = read(body, endpoint)
-        assert wanted.prompts or wanted.messages
-        assert endpoint.generation is not None
-        read_prompts(wanted, TOKENIZER, endpoint.generation, endpoint.limits, with_text=False)
-    except ServingError:
-        pass
+GOOD: list[dict[str, Any]] = [
+    {"text": PROMPT},
+    {"inputs": [PROMPT, "w22"], "parameters": {"max_new_tokens": 4}},
+    {"messages": [{"role": "user", "content": PROMPT}]},
+]
+# One that is read, with any value at any field.
+NEAR = st.builds(
+    lambda good, more: {**good, **more},
+    st.sampled_from(GOOD),
+    st.dictionaries(
+        st.sampled_from(FIELDS), JSON | st.sampled_from([PROMPT, True, 900]), max_size=2
+    ),
+)
+
+
+def test_any_body_is_read_or_refused(endpoint: Endpoint, generation: Generation) -> None:
+    seen = set()
+
+    @given(near=NEAR, far=st.dictionaries(st.sampled_from(FIELDS), JSON) | JSON)
+    def check(near: Any, far: Any) -> None:
+        for body in (near, far):
+            try:
+                wanted = read(body, endpoint)
+                assert wanted.prompts or wanted.messages
+                read_prompts(wanted, TOKENIZER, generation, endpoint.limits, with_text=False)
+                seen.add("read")
+            except ServingError:
+                seen.add("refused")
+
+    check()
+    assert seen == {"read", "refused"}
 
 
 TOKENIZER: Tokenizer

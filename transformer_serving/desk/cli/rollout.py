@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from transformer_serving.contract.rollout import Allowed
 from transformer_serving.desk.cli.deploy import deploy_target
 from transformer_serving.desk.cli.options import (
     deploy_timeout_option,
@@ -37,6 +38,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 # What a rollout that went back ends the command with.
 _WENT_BACK_CODE = 3
 _GOOD = ("promoted", "passed")
+_ALLOWED = Allowed()
 
 
 def _percents(_context: click.Context, _option: click.Parameter, value: str) -> tuple[float, ...]:
@@ -89,18 +91,19 @@ def rollout() -> None:
               metavar="PERCENTS", help="Shares of the requests, one after the other.")  # fmt: skip
 @click.option("--hold", "hold_s", callback=_seconds, default="60s", show_default=True,
               metavar="TIME", help="How long a step takes at least.")  # fmt: skip
-@click.option("--allow-harm", "harm", type=Number(0.01, 50), default=1.0,
+@click.option("--allow-harm", "harm", type=Number(0.01, 50), default=100 * _ALLOWED.harm,
               show_default=True, metavar="PERCENT",
               help="Of all requests, how many more may be errors, or from 1 on slow.")  # fmt: skip
-@click.option("--allow-p50", "p50", type=Number(1, _MOST_TIMES), default=1.25, show_default=True,
-              metavar="TIMES", help="How far its median may be above the old one's.")  # fmt: skip
-@click.option("--allow-p99", "p99", type=Number(1, _MOST_TIMES), default=1.5, show_default=True,
-              metavar="TIMES", help="What is slower than so many times the old p99 is slow."
-              )  # fmt: skip
-@click.option("--allow-differ", "differ", type=Number(0.01, 100), default=5.0,
+@click.option("--allow-p50", "p50", type=Number(1, _MOST_TIMES), default=_ALLOWED.p50,
+              show_default=True, metavar="TIMES",
+              help="How far its median may be above the old one's.")  # fmt: skip
+@click.option("--allow-p99", "p99", type=Number(1, _MOST_TIMES), default=_ALLOWED.p99,
+              show_default=True, metavar="TIMES",
+              help="What is slower than so many times the old p99 is slow.")  # fmt: skip
+@click.option("--allow-differ", "differ", type=Number(0.01, 100), default=100 * _ALLOWED.differ,
               show_default=True, metavar="PERCENT",
               help="Of mirrored requests, how many may be answered otherwise.")  # fmt: skip
-@click.option("--allow-cosine", "cosine", type=Number(-1, 1), default=0.99,
+@click.option("--allow-cosine", "cosine", type=Number(-1, 1), default=_ALLOWED.cosine,
               show_default=True, metavar="COSINE",
               help="Vectors that are less alike differ.")  # fmt: skip
 @click.option("--mirror", type=Number(0, 50), default=25.0, show_default=True,
@@ -109,8 +112,9 @@ def rollout() -> None:
               )  # fmt: skip
 @click.option("--shadow", is_flag=True,
               help="The old bundle alone answers; nothing is promoted.")  # fmt: skip
-@click.option("--confidence", type=Number(50, 99.99), default=95.0, show_default=True,
-              metavar="PERCENT", help="Of the whole rollout, in either direction.")  # fmt: skip
+@click.option("--confidence", type=Number(50, 99.99), default=100 * _ALLOWED.confidence,
+              show_default=True, metavar="PERCENT",
+              help="Of the whole rollout, in either direction.")  # fmt: skip
 @click.option("--detach", is_flag=True, help="Return as soon as the controller has the plan.")
 @deploy_timeout_option
 @keep_option
@@ -127,7 +131,6 @@ def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, 
     shadow did not pass.
     """
 
-    from transformer_serving.contract.rollout import Allowed
     from transformer_serving.desk.bundle.folder import open_bundle
     from transformer_serving.desk.cli.progress import plain_console, step_line
     from transformer_serving.desk.deploy.rollout import (
@@ -142,7 +145,10 @@ def start(bundle: Path, endpoint: str, steps: tuple[float, ...], hold_s: float, 
     check_steps(steps)
     check_shadow(shadow, click.get_current_context().get_parameter_source("steps"))
     mirrored_share(opened, mirror, shadow=shadow)
-    allowed = Allowed(harm / 100, p50, p99, confidence / 100, differ / 100, cosine)
+    allowed = Allowed(
+        harm=harm / 100, p50=p50, p99=p99, confidence=confidence / 100, differ=differ / 100,
+        cosine=cosine,
+    )  # fmt: skip
     target = replace(deploy_target(state), key=key)
     target.cli.prepare()
     console = plain_console(stderr=True)
