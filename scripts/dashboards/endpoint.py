@@ -24,8 +24,8 @@ _FAILED = of(f"{P}engine_load_failed", CHOSEN)
 _GOLDEN = of(f"{P}gateway_golden_ok", CHOSEN)
 _INFO = of(f"{P}gateway_bundle_info", CHOSEN)
 _BUNDLES = f"count by (bundle) ({_INFO})"
-# Others answered a minute before, or this one has not for ten: where figures were away for a while
-# nothing is another bundle for that.
+# Others answered a minute before, or this one has not for ten: figures that were away for less than
+# that are no change, and after more, as a night's `down`, what answers is marked.
 _OTHER_BUNDLE = (
     f"{_BUNDLES} unless count by (bundle) ({_INFO} offset 1m) and on () count({_INFO} offset 1m)\n"
     f"or {_BUNDLES} unless count by (bundle) (last_over_time({_INFO}[10m] offset 1m))"
@@ -72,8 +72,8 @@ _RIGHT_NOW = (
         Kind.STAT,
         "short",
         5,
-        "Each worker's last answer to the bundle's own request; the worst of them. While the one "
-        "before answers, as where a load failed, any answer is well.",
+        "Each worker's last answer to the bundle's own request; the worst of them. Not compared "
+        "while an older bundle answers: see Failed loads.",
         (Query(f"min ({_GOLDEN})"),),
         words=_RIGHT,
     ),
@@ -106,7 +106,8 @@ _RIGHT_NOW = (
         "short",
         5,
         "On how many Tritons the bundle that is asked for could not be loaded at the last try. "
-        "While it is any, restart, roll and scale nothing: a worker that starts answers 503.",
+        "Above 0: restart, roll and scale nothing, as new workers answer 503. "
+        "`transformer-serving rollback NAME` mends it.",
         (Query(f"sum by (endpoint) (max by (endpoint, instance) ({_FAILED}))", "{{endpoint}}"),),
         steps=(Step(None, "green"), Step(1, "red")),
     ),

@@ -111,8 +111,8 @@ _CONTROLLER = (
         Kind.STAT,
         "s",
         6,
-        "Of the controller with the control plane. Where it looks more seldom than every two "
-        "minutes red is no fault yet: SyncStale has the times that are set.",
+        "Of the controller with the control plane. With polls over two minutes red may be normal; "
+        "the alert SyncStale knows yours.",
         (Query(age(f"{P}engine_last_sync_timestamp_seconds"), "{{instance}}"),),
         steps=(Step(None, "green"), Step(300, "red")),
     ),
@@ -150,7 +150,7 @@ _CONTROLLER = (
         Kind.STATES,
         "short",
         8,
-        "Of the bundle that is asked for, at the last try, by container. What was in service is.",
+        "Whether the newest bundle failed to load, by container. The one before still serves.",
         (
             Query(
                 f"max by (endpoint, instance) ({P}engine_load_failed)",

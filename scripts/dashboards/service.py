@@ -145,7 +145,7 @@ _WORKERS = (
         Kind.STAT,
         "short",
         6,
-        "Processes that serve, by container, be it that one hangs: golden rounds tell.",
+        "Worker processes by container. One that hangs counts too: see golden rounds.",
         (
             Query(
                 f"count by (instance) ({P}gateway_golden_round_timestamp_seconds)",
@@ -175,8 +175,8 @@ _WORKERS = (
         Kind.STAT,
         "s",
         6,
-        "With the control plane, of the worker that is behind most. Where it looks more seldom "
-        "than every six minutes red is no fault yet: SyncStale has the times that are set.",
+        "With the control plane, of the worker that is behind most. With polls over six minutes "
+        "red may be normal; the alert SyncStale knows yours.",
         (Query(age(f"{P}gateway_last_sync_timestamp_seconds"), "{{instance}}"),),
         steps=(Step(None, _GREEN), Step(900, _RED)),
     ),

@@ -16,6 +16,7 @@ from transformer_serving.desk.bench import contact, load
 from transformer_serving.desk.bench.connection import Address
 from transformer_serving.desk.bench.streams import measure_streams
 from transformer_serving.desk.failure import Failure
+from transformer_serving.desk.http import distrust
 
 
 class Trust:
@@ -23,9 +24,9 @@ class Trust:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.read = 0
-        authority = Authority(folder)
-        self.pair: Pair = authority.sign("server")
-        monkeypatch.setenv("SSL_CERT_FILE", str(authority.cert))
+        self.authority = Authority(folder)
+        self.pair: Pair = self.authority.sign("server")
+        monkeypatch.setenv("SSL_CERT_FILE", str(self.authority.cert))
         create = ssl.create_default_context
 
         def counted(*given: Any, **named: Any) -> ssl.SSLContext:
@@ -65,3 +66,22 @@ def test_a_certificate_that_is_not_trusted_names_the_way_out(tmp_path: Path) -> 
         said = f"certificate of 127.0.0.1:{port} is not trusted here: .* in SSL_CERT_FILE"
         with pytest.raises(Failure, match=said):
             contact.run(address, [PAYLOAD], load.Closed(1, 1))
+
+
+def test_a_certificate_of_another_name_is_no_matter_of_its_authority(trust: Trust) -> None:
+    with served(Played(), tls=trust.authority.sign("other", "127.0.0.2")) as port:
+        address = Address.of(f"https://127.0.0.1:{port}/")
+        with pytest.raises(Failure, match="not trusted here: .*[^.]; ask by a name that") as said:
+            contact.run(address, [PAYLOAD], load.Closed(1, 1))
+    assert "SSL_CERT_FILE" not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "fix"),
+    [(9, "renew it, or set"), (10, "renew it, or set"), (62, "ask by a name"),
+     (64, "ask by a name"), (18, "unknown: do this"), (20, "unknown: do this")],
+)  # fmt: skip
+def test_what_helps_is_of_what_openssl_found(code: int, fix: str) -> None:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code, error.verify_message = code, "a reason."
+    assert distrust(error, "unknown: do this").startswith(f"a reason; {fix}")

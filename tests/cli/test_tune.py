@@ -20,6 +20,7 @@ from rich.console import Console
 
 from tests.stack.small_bundles import Parts, write_small
 from tests.tune.test_knobs import USUAL
+from transformer_serving.contract.gate.server_facts import Gpu
 from transformer_serving.contract.signatures import TRUSTED_KEYS_VARIABLE
 from transformer_serving.desk.bench.bounds import spread
 from transformer_serving.desk.bundle.folder import open_bundle
@@ -80,6 +81,7 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace
     own = SimpleNamespace(
         bring=lambda _: None,
         searched=lambda: None,
+        differs=True,
         address=lambda _: None,
         prove=lambda _, target: open_bundle(Path(shutil.copytree(small.folder, target))),
     )
@@ -89,18 +91,23 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace
         yield own
 
     class Search:
-        def __init__(self, *_: Any) -> None:
+        def __init__(self, _: Any, scope: Any, *__: Any) -> None:
             self.races: list[Raced] = []
+            own.scope = scope
 
         def run(self, knobs: Any, start: Any) -> Any:
             kept = Rival(0, 900.0, 9, spread([1.0] * 9), None, chosen=True)
-            self.best = start
+            self.found = start
             self.races.append(Raced("threads", (kept,)))
             own.searched()
             return start
 
         def judge(self, best: Any, others: Any) -> Any:
-            return (Verdict("the beginning", best, 900.0, 700.0, spread([1.3] * 15)),)
+            verdict = Verdict("the beginning", best, 900.0, 700.0, spread([1.3] * 15))
+            return (verdict,) if own.differs else ()
+
+        def alone(self, best: Any) -> float:
+            return 600.0
 
     monkeypatch.setattr(tuning, "own_stack", own_stack)
     monkeypatch.setattr(tuning, "Search", Search)
@@ -277,6 +284,34 @@ def test_the_result_is_asked_by_an_open_loop_where_a_p99_is_the_goal(
     monkeypatch.setattr(Meter, "open_loop", lambda _, __, texts: OpenLoop(texts, 5.0))
     assert "630 texts/s: p99 5 ms" in searched.tune("--goal", "p99<=50ms").stdout
     assert "random moments" not in searched.tune("--output", "other").stdout
+    searched.own.differs = False
+    done = searched.tune("--goal", "p99<=50ms", "--output", "third")
+    assert "420 texts/s: p99 5 ms" in done.stdout
+
+
+def test_where_callers_who_do_not_wait_cannot_be_measured_the_result_is_written(
+    searched: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise Failure("nothing answers at 127.0.0.1:1")
+
+    monkeypatch.setattr(Meter, "open_loop", fails)
+    done = searched.tune("--goal", "p99<=50ms", "--output", "my")
+    assert done.exit_code == 0
+    assert "do not wait for their answers: nothing answers at 127.0.0.1:1" in done.stdout
+    assert Path("my.env").is_file()
+
+
+@pytest.mark.parametrize(("shown", "gpu"), [(None, True), ("0", True), ("", False), ("-1", False)])
+def test_a_gpu_that_its_stack_is_not_shown_is_none(
+    searched: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, shown: str | None, gpu: bool
+) -> None:
+    monkeypatch.setattr(tuning, "read_gpus", lambda _: (Gpu("A10", "550.54", "8.6"),))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    searched.tune()
+    assert searched.own.scope.gpu == gpu
 
 
 def test_it_says_where_its_generator_was_the_limit(

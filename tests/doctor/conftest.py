@@ -44,7 +44,7 @@ exec "{python}" -S "$0" "$@"
 import json, os, subprocess, sys
 arguments = sys.argv[1:]
 if arguments == ["--version"]:
-    print("Docker version 28.2.2, build e6534b4")
+    print("{client}")
 elif arguments[0] == "version":
     print("{engine}")
 elif arguments[:2] == ["compose", "version"]:
@@ -152,8 +152,11 @@ class Scene:
     def program(self, name: str, text: str) -> None:
         stand_in(self.programs, name, text)
 
-    def docker(self, *, engine: str = "28.2.2", compose: str = "2.29.1", files: str = "") -> None:
-        text = DOCKER.format(python=sys.executable, engine=engine, compose=compose, files=files)
+    def docker(self, *, engine: str = "28.2.2", compose: str = "2.29.1", files: str = "",
+               client: str = "Docker version 28.2.2, build e6534b4") -> None:  # fmt: skip
+        text = DOCKER.format(
+            python=sys.executable, engine=engine, compose=compose, files=files, client=client
+        )
         self.program("docker", text)
 
     def gpu(self, driver: str = f"{PIN.driver_min}.1", capability: str = "8.6") -> None:

@@ -467,6 +467,19 @@ def test_a_docker_whose_loopback_others_reach(
     assert "docker" not in faults(subject, WARNING)
 
 
+@pytest.mark.parametrize(
+    ("client", "engine"),
+    [("podman version 4.9.3", "4.9.3"), ("Docker version 28.2.2, build e6534b4", "dev"),
+     ("Docker version 28.2.2, build e6534b4", "")],
+)  # fmt: skip
+def test_what_has_no_number_of_dockers_is_not_called_an_old_docker(
+    scene: Scene, client: str, engine: str
+) -> None:
+    scene.docker(client=client, engine=engine)
+    of_a_file = dataclasses.replace(having(scene), record=None, from_file=True)
+    assert "docker" not in faults(of_a_file, WARNING)
+
+
 def test_what_may_still_work_is_a_warning(scene: Scene) -> None:
     scene.gpu(driver="535.104.05")
     scene.endpoints({**READY, "reason": "the new bundle did not load"})

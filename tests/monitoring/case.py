@@ -43,6 +43,7 @@ class Case:
     then: Sequence[float] = ()
     # What each is in its last steps, where that is something else than before.
     turns: Sequence[float] = ()
+    last_steps: int = LAST_STEPS
     # The value with which it fires, where the summary has it.
     value: float = 0.0
 
@@ -64,15 +65,15 @@ class Case:
     def values(self) -> list[tuple[str, str]]:
         """Each series as promtool takes it."""
         steps = round(self.at_s / self.step_s) + 1
-        first = steps - LAST_STEPS if self.then or self.turns else steps
+        first = steps - self.last_steps if self.then or self.turns else steps
         rows = []
         for at, (name, value, step) in enumerate(self.series):
             text = f"{value:g}+{step:.10g}x{first}"
             if self.then:
                 after = self.then[at]
-                text += f" {value + first * step + after:.10g}+{after:.10g}x{LAST_STEPS - 1}"
+                text += f" {value + first * step + after:.10g}+{after:.10g}x{self.last_steps - 1}"
             if self.turns:
-                text += f" {self.turns[at]:g}x{LAST_STEPS - 1}"
+                text += f" {self.turns[at]:g}x{self.last_steps - 1}"
             rows.append((name, text))
         return rows
 

@@ -4,20 +4,31 @@ and one for others."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tests.monitoring.case import ENDPOINT, GATEWAY, PROOF, TRITON, Case, gauge
 from transformer_serving.desk.monitoring.alerts import Alert
-from transformer_serving.desk.monitoring.times import PAGE
+from transformer_serving.desk.monitoring.times import DAY, MINUTE, PAGE
+
+# Of a window of a week: as long as Prometheus takes a figure for the present one, and less.
+_STEP_S = 4 * MINUTE
 
 
 def not_ready_cases(alert: Alert) -> Iterator[Case]:
-    """It pages of what was served within a day; a ticket is of what was not."""
+    """It pages of what was served within a week; a ticket is of what was not."""
+    for case in _not_ready(alert):
+        yield replace(case, step_s=_STEP_S)
+
+
+def _not_ready(alert: Alert) -> Iterator[Case]:
     ready = gauge("engine_ready", 0, bundle="7", **ENDPOINT, **TRITON)
     other = gauge("engine_ready", 1, bundle="7", **ENDPOINT, instance="10.0.0.10:8003")
     pages = alert.severity == PAGE
     served = gauge("engine_ready", 1, bundle="7", **ENDPOINT, **TRITON)
     lost = ENDPOINT if pages else None
     yield Case(alert, "it was served", [served], lost, turns=[0])
+    two_days = round(2 * DAY / _STEP_S)
+    yield Case(alert, "gone for two days", [served], lost, turns=[0], last_steps=two_days)
     yield Case(alert, "it never was", [ready], None if pages else ENDPOINT)
     yield Case(alert, "another Triton serves it", [ready, other], None)
     yield Case(alert, "no other one does any more", [ready, other], lost, turns=[0, 0])
@@ -25,6 +36,11 @@ def not_ready_cases(alert: Alert) -> Iterator[Case]:
 
 def golden_cases(alert: Alert) -> Iterator[Case]:
     """Likewise; where no Triton's figures are read it pages."""
+    for case in _golden(alert):
+        yield replace(case, step_s=_STEP_S)
+
+
+def _golden(alert: Alert) -> Iterator[Case]:
     fails = [
         gauge("gateway_golden_ok", 0, pid="11", **ENDPOINT, **GATEWAY),
         gauge("gateway_golden_ok", 1, pid="12", **ENDPOINT, **GATEWAY),
@@ -35,7 +51,10 @@ def golden_cases(alert: Alert) -> Iterator[Case]:
         series = [*fails, gauge("engine_ready", ready, bundle="7", **ENDPOINT, **TRITON)]
         yield Case(alert, name, series, fired if pages == is_page else None)
     served = gauge("engine_ready", 1, bundle="7", **ENDPOINT, **TRITON)
-    yield Case(alert, "lost", [*fails, served], fired if pages else None, turns=[0, 0, 0])
+    lost = Case(alert, "lost", [*fails, served], fired if pages else None, turns=[0, 0, 0])
+    yield lost
+    two_days = round(2 * DAY / _STEP_S)
+    yield replace(lost, name="lost for two days", last_steps=two_days)
     yield Case(alert, "nobody knows", fails, fired if pages else None)
     yield Case(alert, "all well", [fails[1], served], None)
 

@@ -122,7 +122,7 @@ def test_what_triton_has_of_calls_is_shown_of_no_text(tmp_path: Path) -> None:
     ids=["again", "since a minute", "away for long", "other since a minute", "another", "after an "
          "absence", "beside", "back"],
 )  # fmt: skip
-def test_a_mark_is_of_another_bundle_and_no_absence(
+def test_a_mark_is_of_another_bundle_and_no_short_absence(
     seven: str, eight: str, found: str, tmp_path: Path
 ) -> None:
     """By which bundles had a figure in each minute; marks at the last."""

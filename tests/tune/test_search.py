@@ -248,10 +248,11 @@ def test_behind_too_few_workers_no_setting_of_the_engine_is_lost(small: Bundle) 
         assert behind_a_gateway(best) == 12000.0
 
 
+@pytest.mark.parametrize(("calls", "cores"), [(4, 4), (2, 4), (2, 16), (64, 16)])
 def test_where_there_is_no_time_for_the_last_race_of_workers_the_best_of_the_first_stays(
-    small: Bundle,
+    small: Bundle, calls: int, cores: int
 ) -> None:
-    """And not those that are many for the races between."""
+    """And not those that are many for the races between, nor a rounded share of their calls."""
     machine = Machine(lambda one: 1000.0 if one.workers == 1 else 985.0, noise=0.03)
     search = searched(machine, small)
     wide = []
@@ -261,11 +262,62 @@ def test_where_there_is_no_time_for_the_last_race_of_workers_the_best_of_the_fir
         return len(wide) > 1
 
     search.disturbed = disturbed
-    best = search.run(KNOBS, replace(USUAL, calls=4))
-    assert wide == [1, 4]
-    assert (best.workers, best.calls) == (1, 4)
+    search.scope = replace(search.scope, cores=cores)
+    best = search.run(KNOBS, replace(USUAL, calls=calls))
+    assert wide == [1, min(cores, 8)]
+    assert (best.workers, best.calls) == (1, calls)
     assert search.races[0].wide
     assert search.races[-2].why_not == DISTURBED
+
+
+def test_calls_that_a_race_has_changed_behind_many_workers_are_shared_by_fewer(
+    small: Bundle,
+) -> None:
+    machine = Machine(
+        lambda one: (1000.0 if one.workers == 1 else 985.0) * (2 if one.calls == 4 else 1),
+        noise=0.03,
+    )
+    search = searched(machine, small)
+    wide = []
+
+    def disturbed() -> bool:
+        wide.append(search.best and search.best.workers)
+        return len(wide) > 2
+
+    search.disturbed = disturbed
+    knobs = [KNOBS[0], KNOBS[-1], *KNOBS[-2:]]
+    best = search.run(knobs, USUAL)
+    assert wide == [1, 4, 1]
+    assert (best.workers, best.calls) == (1, 16)
+
+
+def test_what_is_wide_for_the_races_between_is_no_result_where_one_of_them_is_ended(
+    small: Bundle,
+) -> None:
+    machine = Machine(lambda one: 1000.0 if one.workers == 1 else 985.0, noise=0.03)
+    search = searched(machine, small)
+    assert search.found is None
+    looks = iter((False,))
+
+    def ended() -> bool:
+        if (look := next(looks, None)) is None:
+            raise KeyboardInterrupt
+        return look
+
+    search.disturbed = ended
+    with pytest.raises(KeyboardInterrupt):
+        search.run(KNOBS, USUAL)
+    assert search.best == replace(USUAL, workers=4, calls=1)
+    assert search.found == USUAL
+
+
+def test_what_is_held_against_nothing_has_a_figure_while_nobody_needs_the_machine(
+    small: Bundle,
+) -> None:
+    search = searched(Machine(lambda _: 700.0, noise=0.0), small)
+    assert search.alone(USUAL) == pytest.approx(700.0)
+    search.disturbed = lambda: True
+    assert search.alone(USUAL) == 0.0
 
 
 def test_where_no_other_value_comes_up_the_present_one_stays(small: Bundle) -> None:

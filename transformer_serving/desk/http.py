@@ -9,6 +9,7 @@ import functools
 import http.client
 import re
 import socket
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -37,6 +38,8 @@ UNAUTHORIZED, FORBIDDEN = 401, 403
 # What an answer that never came may be: urllib lets http.client's own errors through, and a URL
 # that is none is a ValueError.
 _SILENCE = (OSError, http.client.HTTPException, ValueError)
+# Of OpenSSL's X509_V_ERR_...: not yet valid, expired; another host, another address.
+_OUT_OF_TIME, _OTHER_NAME = (9, 10), (62, 64)
 
 
 class NoAnswer(OSError):
@@ -45,6 +48,17 @@ class NoAnswer(OSError):
     def __init__(self, cause: object) -> None:
         super().__init__(str(cause))
         self.cause = cause.reason if isinstance(cause, urllib.error.URLError) else cause
+
+
+def distrust(error: ssl.SSLCertVerificationError, authority: str) -> str:
+    """Why a certificate is not trusted, and what helps; `authority` is that where it is one of an
+    authority unknown here."""
+    fix = authority
+    if error.verify_code in _OTHER_NAME:
+        fix = "ask by a name that the certificate has"
+    elif error.verify_code in _OUT_OF_TIME:
+        fix = "renew it, or set this machine's clock"
+    return f"{error.verify_message.rstrip('.')}; {fix}"
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,8 @@ def no_contact(address: Address, error: OSError) -> Failure:
             f"than {most} files with 'ulimit -n'"
         )
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Failure(
-            f"the certificate of {where} is not trusted here: {error.verify_message}; name the "
-            "file of its authority in SSL_CERT_FILE"
-        )
+        said = http.distrust(error, "name the file of its authority in SSL_CERT_FILE")
+        return Failure(f"the certificate of {where} is not trusted here: {said}")
     # Whose it is is not known: a stack of another folder, or another machine's.
     return Failure(
         f"nothing answers at {where}: {reason}; of a stack on this machine see "

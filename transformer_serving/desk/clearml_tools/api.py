@@ -49,10 +49,14 @@ class ClearmlApi:
         while (cause := self._silence(max(1.0, deadline - time.monotonic()))) is not None:
             if isinstance(cause, ssl.SSLCertVerificationError):
                 # No time changes that.
+                said = http.distrust(
+                    cause,
+                    "name the file of its authority in SSL_CERT_FILE, and for ClearML's own tools "
+                    "in REQUESTS_CA_BUNDLE",
+                )
                 raise Failure(
                     f"the certificate of the ClearML server at {self.host} is not trusted here: "
-                    f"{cause.verify_message}; name the file of its authority in SSL_CERT_FILE, "
-                    "and for ClearML's own tools in REQUESTS_CA_BUNDLE"
+                    f"{said}"
                 )
             if time.monotonic() > deadline:
                 raise Failure(

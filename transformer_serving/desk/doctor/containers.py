@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_serving.contract.gate.release import older
+from transformer_serving.contract.gate.release import older, parts
 from transformer_serving.desk.compose.variables import HOST_NAME, INFERENCE, TRITON
 from transformer_serving.desk.doctor.finding import Finding, Findings, failure, ok, skipped, warning
 from transformer_serving.desk.doctor.subject import Subject
@@ -70,7 +70,7 @@ def check_docker(subject: Subject) -> Findings:
         return
     server = subject.run("docker", "version", "--format", "{{.Server.Version}}")
     if server.code == 0:
-        yield _engine(server.output, subject)
+        yield _engine(client.output, server.output, subject)
     else:
         yield warning(
             "the docker command is here, but its daemon does not answer",
@@ -78,7 +78,10 @@ def check_docker(subject: Subject) -> Findings:
         )
 
 
-def _engine(version: str, subject: Subject) -> Finding:
+def _engine(client: str, version: str, subject: Subject) -> Finding:
+    # Podman answers to that name, too, and has numbers of its own; a build of one's own has none.
+    if "Docker version" not in client or not parts(version):
+        return ok(f"{client.strip()}; its server's version is {version or 'not told'}")
     if subject.from_file and older(version, _LOOPBACK_MIN) and not subject.environment.get(_KEYS):
         return warning(
             f"Docker {version} is older than {_LOOPBACK_MIN}: hosts of this machine's own network "

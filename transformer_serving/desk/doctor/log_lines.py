@@ -202,9 +202,8 @@ KNOWN = (
         "gpu-memory",
         r"\bCUDA\b.{0,40}?\bout of memory|CUDA_ERROR_OUT_OF_MEMORY",
         "the GPU's memory is full",
-        "see who has it: nvidia-smi; serve fewer models there, of which an update has two or three "
-        "at a time, or convert again with a smaller --batch, of vLLM a smaller "
-        "--gpu-memory-utilization",
+        "see who has it: nvidia-smi; serve fewer models (an update loads two or three of one), or "
+        "convert again with a smaller --batch (vLLM: --gpu-memory-utilization)",
     ),
     _row(
         "gpu-lost",

@@ -41,7 +41,7 @@ ENDPOINTS = (
         f"{_READY} == 0\nunless on (endpoint) {_SERVED} == 1",
         NOT_YET,
         TICKET,
-        "No Triton serves {{ $labels.endpoint }}, nor did one within a day.",
+        "No Triton serves {{ $labels.endpoint }}, nor did one within a week.",
     ),
     # An endpoint that --filter keeps from a Triton has no row there.
     Alert(
@@ -71,7 +71,7 @@ ENDPOINTS = (
         f"{_GOLDEN} == 0\nand on (endpoint) {_SERVED} == 0",
         NOT_YET,
         TICKET,
-        "{{ $labels.endpoint }}, which no Triton served within a day, does not answer its golden "
+        "{{ $labels.endpoint }}, which no Triton served within a week, does not answer its golden "
         "request, asked by a worker of {{ $labels.instance }}.",
     ),
     Alert(

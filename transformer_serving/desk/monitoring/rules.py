@@ -79,7 +79,8 @@ def rules(
     alerts: Iterable[Alert] | None = None,
     runbooks: str = RUNBOOKS,
 ) -> str:
-    """The file's text, of all alerts or of these; how often they are computed says prometheus.yaml.
+    """The file's text, of all alerts or of these; how often they are computed says prometheus.yaml,
+    but of the groups in INTERVALS_S.
 
     `values` are the limits, `runbooks` is the address of the folder of runbooks.
     """

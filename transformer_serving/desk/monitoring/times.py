@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+MINUTE, HOUR, DAY, WEEK = 60.0, 3600.0, 86400.0, 604800.0
 SCRAPE_S = EVALUATE_S = 15.0
 # However much is divided: a page is asked, and the rules are computed, no more often than this.
 _LEAST_S = 0.2
@@ -60,9 +60,10 @@ GOES_ON = Pace(15 * MINUTE, 10 * MINUTE)
 # rate of the whole window, and in a container that is younger they are of different times.
 WAITS = Pace(5 * MINUTE, 10 * MINUTE)
 LASTS = Pace(HOUR, 30 * MINUTE)
-# Of what was there within a day, and of what was not, as long as it may take to come.
-LOST = Pace(DAY, 5 * MINUTE)
-NOT_YET = Pace(DAY, 30 * MINUTE)
+# Of what was there within a week, and of what was not, as long as it may take to come. A page of
+# what is gone ends with this time, though it is gone still: a weekend must not be longer.
+LOST = Pace(WEEK, 5 * MINUTE)
+NOT_YET = Pace(WEEK, 30 * MINUTE)
 HAPPENED = Pace(HOUR, 0.0)
 AGAIN = Pace(HOUR, 0.0, 15 * MINUTE)
 HABIT = Pace(HOUR, HOUR)

@@ -135,9 +135,9 @@ class Knob:
 
 
 def _on_cores(scope: Scope, present: Setting) -> bool:
-    """Whether the engine computes on this machine's cores."""
+    """Whether the engine computes on this machine's cores, in the Triton of a stack of its own."""
     engine = scope.content(present).engine.engine
-    return engine == "openvino" or (engine in ("onnxruntime", TORCH) and not scope.gpu)
+    return engine in ("openvino", "onnxruntime") or (engine == TORCH and not scope.gpu)
 
 
 def _threads(scope: Scope, present: Setting) -> Sequence[Value]:
@@ -180,7 +180,7 @@ def _share_threads(setting: Setting, instances: Value) -> Setting:
 
 def _share_calls(setting: Setting, workers: Value) -> Setting:
     """Calls in flight are a worker's own: of all workers together they stay as many, for the engine
-    is the same."""
+    is the same, but that each has one."""
     calls = max(1, round(setting.calls * setting.workers / int(workers)))
     calls = min(calls, int(CALLS_IN_FLIGHT.high))
     return replace(setting, workers=int(workers), calls=calls)

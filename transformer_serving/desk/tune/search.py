@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Protocol
 
 from transformer_serving.desk.bench.bounds import Spread, fewest_rounds, spread
@@ -25,8 +26,9 @@ from transformer_serving.desk.tune.race import (
 
 # Of the result against what it is compared with, at most; each bound with this confidence.
 VERDICT_ROUNDS = 15
+# Of the result where it is held against nothing.
+_ALONE_ROUNDS = 3
 _VERDICT_CONFIDENCE = 0.95
-
 
 NO_TIME = "no time was left"
 DISTURBED = "the served stack is asked again"
@@ -101,20 +103,28 @@ class Search:
     best: Setting | None = None
     races: list[Raced] = field(default_factory=list)
     _stopped: str = ""
-    # Of a knob that is kept wide, its best value.
-    _narrow: dict[str, Value] = field(default_factory=dict)
+    # Of a knob that is kept wide, the way back to its best value.
+    _back: dict[str, Callable[[Setting], Setting]] = field(default_factory=dict)
+
+    @property
+    def found(self) -> Setting | None:
+        """What the result is, should the search end here: what is wide is so for races alone."""
+        found = self.best
+        for back in self._back.values():
+            found = found and back(found)
+        return found
 
     def run(self, knobs: Sequence[Knob], start: Setting) -> Setting:
         """The best setting; races that are left share the time that is left.
 
-        `best` and `races` have what was found also where it raises. A value that cannot be brought
+        `found` and `races` have what there is also where it raises. A value that cannot be brought
         up, or fails in its race, is left out. Raises Failure where the present one does.
         """
         self.best = start
         for at, knob in enumerate(knobs):
-            if knob.name in self._narrow:
+            if back := self._back.pop(knob.name, None):
                 # What stays where there is no time for this race, or nothing is better.
-                self.best = knob.at(self.best, self._narrow.pop(knob.name))
+                self.best = back(self.best)
             rivals = knob.rivals(self.scope, self.best)
             if len(rivals) < 2:
                 self.races.append(Raced(knob.name, why_not="there is one value alone"))
@@ -149,7 +159,8 @@ class Search:
         )
         best = chosen(lanes)
         if knob.wide:
-            self._narrow[knob.name], best = values[best], widest(lanes, values)
+            narrow, best = by_name[best], widest(lanes, values)
+            self._back[knob.name] = partial(_narrowed, knob, narrow, by_name[best])
         self.stage.keep([by_name[best]])
         if not lanes[0].figures:
             why_not = NO_TIME if len(lanes) > 1 else NO_OTHER
@@ -240,10 +251,27 @@ class Search:
             for name, one in rivals.items()
         )
 
+    def alone(self, result: Setting) -> float:
+        """The result's figure where it is held against nothing; 0.0 while the machine is needed
+        otherwise. Raises Failure."""
+        if self._stopped == DISTURBED or self.disturbed():
+            return 0.0
+        self._ready({"the result": result})
+        figures = [self.stage.measure(result, number) for number in range(_ALONE_ROUNDS)]
+        return spread(figures).median
+
     def _unjudged(self) -> Callable[[], bool]:
         """Asked before each round of the verdict."""
         needed = iter(range(fewest_rounds(_VERDICT_CONFIDENCE)))
         return lambda: next(needed, None) is not None or time.monotonic() < self.judged
+
+
+def _narrowed(knob: Knob, best: Setting, wide: Setting, found: Setting) -> Setting:
+    """What was found behind `wide`, at the knob's value in `best`. What no race has changed is as
+    there, where it was measured: a turn to many and back rounds."""
+    same = [name for name in asdict(found) if found.value(name) == wide.value(name)]
+    turned = asdict(knob.at(found, best.value(knob.name)))
+    return Setting(**turned | {name: best.value(name) for name in same})
 
 
 def _verdict(

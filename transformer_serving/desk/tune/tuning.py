@@ -175,7 +175,7 @@ def tune(
             try:
                 best = search.run(request.knobs, plan.start)
                 tuned = replace(tuned, verdicts=search.judge(best, plan.others))
-                tuned = replace(tuned, open=_open(own, plan.meter, best, tuned.verdicts))
+                tuned = _with_open(tuned, own, search, plan.meter, best)
             finally:
                 # Also of a search that fails or is ended.
                 tuned = _with_search(tuned, search, plan.meter, begun)
@@ -192,7 +192,7 @@ def _with_search(tuned: Tuned, search: Search, meter: Meter, begun: float) -> Tu
     """What is known before the end. `begun` is the whole's, on time.monotonic's clock."""
     return replace(
         tuned,
-        setting=search.best or tuned.begun,
+        setting=search.found or tuned.begun,
         races=tuple(search.races),
         seconds=time.monotonic() - begun,
         measured=meter.measured,
@@ -201,14 +201,19 @@ def _with_search(tuned: Tuned, search: Search, meter: Meter, begun: float) -> Tu
     )
 
 
-def _open(
-    own: OwnStack, meter: Meter, best: Setting, verdicts: tuple[Verdict, ...]
-) -> OpenLoop | None:
+def _with_open(tuned: Tuned, own: OwnStack, search: Search, meter: Meter, best: Setting) -> Tuned:
     """Clients who wait for their answers never queue; others do, and at the same rate longer."""
-    texts = next((one.result for one in verdicts if one.ratio is not None), 0.0)
-    if meter.goal.p99_ms is None or not texts:
-        return None
-    return meter.open_loop(own.address(best), OPEN_SHARE * texts)
+    if meter.goal.p99_ms is None:
+        return tuned
+    judged = (one.result for one in tuned.verdicts if one.ratio is not None)
+    try:
+        texts = next(judged, 0.0) or search.alone(best)
+        found = meter.open_loop(own.address(best), OPEN_SHARE * texts) if texts else None
+    # It is told beside the result, which is there without it.
+    except Failure as failure:
+        said = f"no figures of callers who do not wait for their answers: {failure}"
+        return replace(tuned, remarks=(*tuned.remarks, said))
+    return replace(tuned, open=found)
 
 
 def _search_s(request: TuneRequest, rivals: int) -> float:
@@ -266,7 +271,8 @@ def _plan(
     request: TuneRequest, bundles: Mapping[str, Bundle], payloads: tuple[Payload, ...] | None
 ) -> _Plan:
     contents = {name: sources.content(bundle) for name, bundle in bundles.items()}
-    scope = Scope(contents, available_cores(), bool(read_gpus(os.environ)))
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    scope = Scope(contents, available_cores(), not hidden and bool(read_gpus(os.environ)))
     usual = setting_of(next(iter(bundles)), scope, os.environ)
     start = with_values(request.begin, usual, scope)
     others = {"the beginning": start}
