@@ -6,6 +6,7 @@ replaces this process, so that it gets the signals.
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import hashlib
 import ipaddress
@@ -45,8 +46,6 @@ TRUSTED_KEYS = "TRANSFORMER_SERVING_TRUSTED_KEYS"
 PACKAGES_FOLDER = Path("/var/lib/extra-packages")
 # What the image was installed from.
 LOCK = Path(__file__).with_name("image.lock")
-# Of pip, before an address.
-TAKE_AN_ADDRESS = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "-r", "-c", "-e")
 LISTENS_S = 5.0
 # Kubernetes sets it in every container, and our chart that one beside it; a pod without the latter
 # is the official chart's, with the values of kubernetes/clearml-serving-values.yaml.
@@ -264,31 +263,34 @@ def install_aside(wanted: list[str], aside: Path, environment: dict[str, str]) -
     try:
         command = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--quiet"]
         command += ["--disable-pip-version-check", "--upgrade", "--target", str(aside)]
-        command += ["--constraint", str(LOCK), *without_addresses(wanted, scratch / "wanted")]
-        subprocess.run(command, check=True, env={**environment, "TMPDIR": str(scratch)})
+        words, variables = without_indexes(wanted, scratch / "indexes")
+        command += ["--constraint", str(LOCK), *words]
+        environment = {**environment, **variables, "TMPDIR": str(scratch)}
+        subprocess.run(command, check=True, env=environment)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return aside
 
 
-def without_addresses(wanted: list[str], file: Path) -> list[str]:
-    """The words, those with an address in a file of requirements for its owner alone: a password
-    in one is nothing for a command line, which every user of the host reads. A proxy's stays, as
-    pip takes none there.
+def without_indexes(wanted: list[str], file: Path) -> tuple[list[str], dict[str, str]]:
+    """The other words, and variables of pip's: a password in an index's address is nothing for a
+    command line, which every user of the host reads.
+
+    A line of a file of requirements is one more index, but the main one's takes all others away;
+    a variable takes the place of what pip.conf says, as on the command line only the main one does.
     """
-    words: list[str] = []
-    lines: list[str] = []
-    for word in wanted:
-        before = words[-1] if words else ""
-        if "://" not in word or "--proxy" in (before, word.partition("=")[0]):
-            words.append(word)
-        else:
-            lines.append(f"{words.pop()} {word}" if before in TAKE_AN_ADDRESS else word)
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("-i", "--index-url", "--pypi-url")
+    options.add_argument("--extra-index-url", action="append", default=[])
+    options.add_argument("-f", "--find-links", action="append", default=[])
+    found, words = options.parse_known_args(wanted)
+    lines = [f"--extra-index-url {shlex.quote(index)}" for index in found.extra_index_url]
+    lines += [f"--find-links {shlex.quote(place)}" for place in found.find_links]
     if lines:
         file.touch(mode=0o600)
         file.write_text("\n".join(lines), "utf-8")
         words += ["--requirement", str(file)]
-    return words
+    return words, {} if found.index_url is None else {"PIP_INDEX_URL": found.index_url}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -450,20 +451,83 @@ def test_extra_packages_take_no_room_outside_their_volume(tmp_path: Path, index:
     assert list(volume.glob(".*")) == [folder]
 
 
-def test_no_address_with_a_password_is_on_pips_command_line(tmp_path: Path) -> None:
-    index = "https://ann:secret@pypi.example/simple"
-    wheel = "b @ https://ann:secret@files.example/b.whl"
-    words = ["--extra-index-url", index, "--pre", f"--find-links={index}", "a<2", wheel]
-    proxy = ["--proxy", "http://ann:secret@proxy.example"]
-    file = tmp_path / "wanted"
+def test_no_index_with_a_password_is_on_pips_command_line(tmp_path: Path) -> None:
+    index, other, links = (f"https://ann:secret@{name}.example/simple" for name in "abc")
+    words = ["--extra-index-url", index, "--pre", f"--find-links={links}", "-i", other, "a<2"]
+    file = tmp_path / "indexes"
     made = image(tmp_path, "")
-    assert made.without_addresses([*words, *proxy], file) == [
-        "--pre", "a<2", *proxy, "--requirement", str(file),
-    ]  # fmt: skip
-    assert file.read_text() == f"--extra-index-url {index}\n--find-links={index}\n{wheel}"
+    assert made.without_indexes(words, file) == (
+        ["--pre", "a<2", "--requirement", str(file)], {"PIP_INDEX_URL": other},
+    )  # fmt: skip
+    assert file.read_text() == f"--extra-index-url {index}\n--find-links {links}"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert made.without_addresses(["a", "b"], tmp_path / "none") == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a b[c]<2",
+        "a --constraint https://host.example/constraints.txt",
+        "--requirement https://host.example/wanted.txt --pre",
+        "--editable git+https://host.example/a.git",
+        "-c https://host.example/constraints.txt -U a",
+        "--proxy http://ann:secret@proxy.example 'b @ https://host.example/b.whl'",
+        "--config-settings 'a=b c' a",
+    ],
+)
+def test_all_else_is_said_to_pip_as_it_stands(tmp_path: Path, line: str) -> None:
+    words = shlex.split(line)
+    assert image(tmp_path, "").without_indexes(words, tmp_path / "none") == (words, {})
     assert not (tmp_path / "none").exists()
+
+
+def test_extra_packages_may_have_constraints_of_their_own(tmp_path: Path, index: Path) -> None:
+    (tmp_path / "constraints.txt").write_text("needed==1.0\n")
+    environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
+    words = ["wanted", "--constraint", (tmp_path / "constraints.txt").as_uri()]
+    folder = image(tmp_path, "").install(words, environment)
+    assert (folder / "needed.py").read_text() == "VERSION = '1.0'\n"
+
+
+@pytest.mark.parametrize("said", ["the line", "the environment", "pip.conf"])
+def test_an_index_of_its_own_leaves_the_further_ones(
+    tmp_path: Path, index: Path, said: str
+) -> None:
+    """Each of two indexes has one of the packages."""
+    urls = {name: simple_index(tmp_path / name, name, index) for name in ("wanted", "needed")}
+    words = ["--index-url", urls["wanted"], "wanted"]
+    environment = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
+    if said == "the line":
+        words = ["--extra-index-url", urls["needed"], *words]
+    elif said == "the environment":
+        environment["PIP_EXTRA_INDEX_URL"] = urls["needed"]
+    else:
+        environment["PIP_CONFIG_FILE"] = str(tmp_path / "pip.conf")
+        Path(environment["PIP_CONFIG_FILE"]).write_text(
+            f"[global]\nindex-url = file:///none\nextra-index-url = {urls['needed']}\n"
+        )
+    folder = image(tmp_path, "").install(words, environment)
+    assert (folder / "wanted.py").exists()
+    assert (folder / "needed.py").exists()
+
+
+def test_a_further_index_leaves_those_of_pip_conf(tmp_path: Path, index: Path) -> None:
+    urls = {name: simple_index(tmp_path / name, name, index) for name in ("wanted", "needed")}
+    (tmp_path / "pip.conf").write_text(
+        f"[global]\nindex-url = file:///none\nextra-index-url = {urls['needed']}\n"
+    )
+    environment = {**os.environ, "PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
+    words = ["--extra-index-url", urls["wanted"], "wanted"]
+    folder = image(tmp_path, "").install(words, environment)
+    assert (folder / "needed.py").exists()
+
+
+def simple_index(folder: Path, package: str, wheels: Path) -> str:
+    """The address of an index of that package alone."""
+    (folder / package).mkdir(parents=True)
+    links = (f'<a href="{one.as_uri()}">{one.name}</a>' for one in wheels.glob(f"{package}-*.whl"))
+    (folder / package / "index.html").write_text(f"<!DOCTYPE html>{''.join(links)}")
+    return folder.as_uri()
 
 
 def test_extra_packages_come_from_an_index_of_their_own(tmp_path: Path, index: Path) -> None:

@@ -59,7 +59,9 @@ RELIED_ON = (
     Relied(
         "uvicorn", "uvicorn/protocols/http/httptools_impl.py", "HttpToolsProtocol",
         "connection_made(transport) connection_lost(exc) data_received(data) "
-        "on_headers_complete() on_response_complete() loop transport cycle",
+        "on_message_begin() on_headers_complete() on_message_complete() on_response_complete() "
+        "loop transport cycle timeout_keep_alive timeout_keep_alive_task "
+        "timeout_keep_alive_handler()",
         "control_plane/connections.py: what has asked and what waits",
     ),
     Relied(

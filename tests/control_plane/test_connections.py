@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import requests
+import uvicorn
 
 from tests.control_plane.conftest import ServerProcess
+from transformer_serving.control_plane.connections import Connection
 
 FILES = 128
 HALF = b"GET /health HT"
@@ -53,7 +57,9 @@ def test_connections_without_end_keep_nobody_out(own_server: ServerProcess, sent
 
 
 @pytest.mark.parametrize(
-    ("before", "sent"), [(0, b""), (0, HALF), (1, HALF)], ids=["nothing", "a first", "a later one"]
+    ("before", "sent"),
+    [(0, b""), (0, HALF), (1, HALF), (0, WHOLE + HALF), (1, b"\r\n")],
+    ids=["nothing", "a first", "a later one", "one behind a whole one", "no part of one"],
 )
 def test_a_head_has_its_time_and_a_kept_connection_more(
     server: ServerProcess, before: int, sent: bytes
@@ -89,3 +95,50 @@ def test_a_body_that_nobody_reads_keeps_no_connection(server: ServerProcess) -> 
             except ConnectionError:
                 return
     pytest.fail("it is kept")
+
+
+def test_a_body_that_came_to_its_end_keeps_the_connection(server: ServerProcess) -> None:
+    """As of a client that sends it in a packet of its own, after the answer."""
+    with connected(server.port) as wire:
+        kept = http.client.HTTPConnection("127.0.0.1", server.port)
+        kept.sock = wire
+        wire.sendall(UNREAD)
+        refused = http.client.HTTPResponse(wire)
+        refused.begin()
+        assert refused.status == 401
+        refused.read()
+        wire.sendall(bytes(1000))
+        assert requests.get(f"{server.url}/health", timeout=20).status_code == 200
+        # Its time begins after that body, of which nothing is left to wait for.
+        with connected(server.port) as other:
+            assert ended(other)
+        kept.request("GET", "/health")
+        assert kept.getresponse().status == 200
+
+
+def test_what_is_kept_after_an_unread_body_ends_as_others_do() -> None:
+    with refusing(keep_alive=1) as port, connected(port) as wire:
+        wire.sendall(UNREAD)
+        assert b" 401 " in wire.recv(65_536)
+        wire.sendall(bytes(1000))
+        assert ended(wire)
+
+
+@contextlib.contextmanager
+def refusing(keep_alive: int) -> Iterator[int]:
+    """The port of a server that reads no body, and keeps what asks nothing for so many seconds."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body"})
+
+    config = uvicorn.Config(
+        app, lifespan="off", log_config=None, http=Connection, timeout_keep_alive=keep_alive
+    )
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        server.should_exit = True
+        thread.join(60)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.contract.bundles import sealed
 from tests.engine.small_parity import small_parity_set
-from tests.engine.text_models import LABELS, write_onnx, write_torch
+from tests.engine.text_models import LABELS, write_onnx, write_openvino, write_torch
 from tests.engine.triton_server import TritonServer, wait_until
 from transformer_serving.contract.identity import model_parts
 from transformer_serving.contract.manifest import Golden, Manifest, entry_of, read_manifest
@@ -45,6 +45,7 @@ FIELDS = EndpointFields(
 
 _WRITERS: dict[str, tuple[Callable[..., Path], str]] = {
     "onnxruntime": (write_onnx, "onnxruntime"),
+    "openvino": (write_openvino, "openvino_text"),
     "torch": (write_torch, "torch_text"),
 }
 
@@ -58,6 +59,7 @@ def write_bundle(
     wrong_at: int | None = None,
     engine: str = "onnxruntime",
     batch: int = 8,
+    parameters: Mapping[str, str] | None = None,
 ) -> Path:
     """The model/ folder of a bundle as the desk makes it; `parity` gives it a parity set."""
     model = folder / "model"
@@ -71,6 +73,7 @@ def write_bundle(
         inputs=INPUTS,
         outputs=[TensorConfig("output", "FP32", (LABELS,))],
         max_batch_size=batch,
+        parameters=parameters,
     )
     (model / "config.pbtxt").write_text(to_text(config))
     manifest = Manifest(

@@ -83,6 +83,43 @@ def test_an_int8_graph_is_not_run_under_the_hint_of_a_bf16_one() -> None:
     assert shared(bf16, [bf16]) == bf16
 
 
+@pytest.mark.parametrize(
+    ("new", "old", "both"),
+    [
+        ("512", None, None),
+        (None, "512", None),
+        ("512", "0", None),
+        ("512", "256", "512"),
+        ("256", "512", "512"),
+        ("512", "512", "512"),
+    ],
+)
+def test_versions_of_other_longest_texts_share_the_longest(
+    new: str | None, old: str | None, both: str | None
+) -> None:
+    def text_model(positions: str | None) -> ModelConfig:
+        parameters = {"precision": "bf16"}
+        if positions is not None:
+            parameters["max_positions"] = positions
+        return config(backend="openvino_text", parameters=parameters)
+
+    assert shared(text_model(new), [text_model(old)]) == text_model(both)
+    # What a call of a language model may hold of its memory goes by it.
+    assert shared(
+        config(backend="openvino_generate", parameters={"max_positions": "512"}),
+        [config(backend="openvino_generate", parameters={"max_positions": "256"})],
+    ) is None  # fmt: skip
+
+
+def test_a_longest_text_that_is_no_number_keeps_the_old_one_its_configuration() -> None:
+    old, wrong = (
+        config(backend="openvino_text", parameters={"max_positions": positions})
+        for positions in ("512", "many")
+    )
+    assert shared(wrong, [old]) is None
+    assert shared(old, [wrong]) is None
+
+
 def test_versions_of_another_graph_optimization_share_no_configuration() -> None:
     other = config()
     other.optimization.graph.level = 1

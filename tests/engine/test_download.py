@@ -186,8 +186,9 @@ def test_what_comes_without_its_size_is_no_more_than_fits(
     room, most = 400_000, 0
     folder = tmp_path / "d"
 
-    def fits(size: int) -> None:
+    def fits(size: int, is_all: bool) -> None:
         nonlocal most
+        assert is_all == (size == len(LITTLE))
         most = max(most, (folder / "part").stat().st_size if (folder / "part").exists() else 0)
         if size > room:
             raise StorageError("too large")

@@ -10,10 +10,10 @@ import requests
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.engine.controller.failures import FailedChanges, kind_of
-from transformer_serving.engine.controller.records import REMOVAL, Kind
+from transformer_serving.engine.controller.records import DIFFERS, FAILED, REMOVAL, Kind
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.triton.server import BackendDied, LoadFailed, TritonAway
-from transformer_serving.engine.errors import EngineError, NotStored, StorageError
+from transformer_serving.engine.errors import EngineError, NotStored, StorageError, TooLargeSoFar
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,14 @@ from transformer_serving.engine.errors import EngineError, NotStored, StorageErr
 )
 def test_what_a_failure_says_of_the_model(error: Exception, kind: Kind) -> None:
     assert kind_of(error) is kind
+
+
+def test_what_is_fetched_in_vain_is_fetched_seldom(tmp_path: Path) -> None:
+    failed = FailedChanges(StateFile(tmp_path / "state.json"), 0.0)
+    failed.take("no-size", "a", TooLargeSoFar("no room"), 0.0)
+    failed.take("size", "a", StorageError("no room"), 0.0)
+    pauses = {model: one.retry_at for (model, _), one in failed.now.items()}
+    assert pauses == {"no-size": DIFFERS.first_s, "size": FAILED.first_s}
 
 
 def test_two_versions_of_a_model_fail_beside_each_other(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from transformer_serving.engine.controller.failures import kind_of
 from transformer_serving.engine.controller.files.room import Room
 from transformer_serving.engine.controller.records import Kind
-from transformer_serving.engine.errors import StorageError
+from transformer_serving.engine.errors import StorageError, TooLargeSoFar
 
 MB = 1_000_000
 
@@ -30,6 +30,16 @@ def test_two_on_their_way_do_not_count_on_the_same_room(tmp_path: Path) -> None:
     (downloads / "a" / "part").unlink()
     with room.share(downloads / "b") as other:
         other.take(4 * MB, 5 * MB)
+
+
+def test_what_says_no_size_may_need_more_than_what_is_told(tmp_path: Path) -> None:
+    room = Room(tmp_path, 10 * MB)
+    with room.share(tmp_path / "a") as share:
+        share.take(0, 9 * MB, is_all=False)
+        said = r"needs 11\.0 MB or more \(its server does not say how much\) .* 10\.0 are left"
+        with pytest.raises(TooLargeSoFar, match=said) as refused:
+            share.take(0, 11 * MB, is_all=False)
+    assert kind_of(refused.value) is Kind.UNREACHED
 
 
 def test_a_download_to_another_volume_takes_what_is_made_of_it(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from transformer_serving.engine.endpoint_config import TensorFields
 IDS = np.array([[3, 1, 4, 1]], np.int32)
 
 
-def ask(server: TritonServer, model: str, version: int) -> np.ndarray:
+def ask(server: TritonServer, model: str, version: int, ids: np.ndarray = IDS) -> np.ndarray:
     inputs = []
-    for name, array in (("input_ids", IDS), ("attention_mask", np.ones_like(IDS))):
+    for name, array in (("input_ids", ids), ("attention_mask", np.ones_like(ids))):
         tensor = triton.InferInput(name, array.shape, "INT32")
         tensor.set_data_from_numpy(array)
         inputs.append(tensor)
@@ -95,6 +95,30 @@ def test_a_bundle_is_loaded_as_its_version_and_updated_with_grace(
     wait_until(lambda: not ready(one.server, "senti_ment", 202), 60)
     wait_until(lambda: not (one.server.repository / "senti_ment").exists(), 60)
     assert one.status()["endpoints"] == []
+
+
+def test_versions_of_other_longest_texts_serve_beside_each_other(
+    patient: Serving, tmp_path: Path
+) -> None:
+    """As where a bundle of before is updated, whose configuration says none, and after that."""
+    fields = dataclasses.replace(FIELDS, auxiliary={"backend": '"openvino_text"'})
+    longest: dict[int, dict[str, str]] = {
+        101: {}, 202: {"max_positions": "8"}, 303: {"max_positions": "4"},
+    }  # fmt: skip
+    before: list[int] = []
+    for number, parameters in longest.items():
+        source = write_bundle(
+            tmp_path / str(number), number, scale=number, engine="openvino", parameters=parameters
+        )
+        patient.control_plane.add("text", source, preprocess_of(number), fields=fields)
+        patient.wait("text", versions_loaded=[*before, number])
+        for version in (*before, number):
+            assert answers(patient.server, "text", version, version)
+        patient.wait("text", versions_loaded=[number])
+        before = [number]
+    ask(patient.server, "text", 303, np.ones((1, 4), np.int32))
+    with pytest.raises(InferenceServerException, match="positions for 4"):
+        ask(patient.server, "text", 303, np.ones((1, 5), np.int32))
 
 
 def test_a_hand_added_file_is_served_as_version_1_and_stays_where_it_was(

@@ -649,17 +649,19 @@ def test_prometheus_shows_the_key_for_metrics() -> None:
     assert "PrometheusRule" not in kinds(objects)
 
 
-@pytest.mark.parametrize("name", ["", "serving.example"])
-def test_prometheus_looks_at_the_certificate_that_it_was_told_of(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "authority"), [("", ""), ("serving.example", ""), ("serving.example", "own-ca")]
+)
+def test_prometheus_looks_at_the_certificate_that_it_was_told_of(name: str, authority: str) -> None:
+    """The Secret of a public authority's certificate, and that of kubectl, has no ca.crt."""
     access = {"access": {"tlsSecret": "tls", "metricsKeySecret": "metrics-key"}}
-    monitored = {"monitoring": {"podMonitors": True, "serverName": name}}
+    told = {"serverName": name, "caSecret": authority}
+    monitored = {"monitoring": {"podMonitors": True, **told}}
     objects = rendered(CLEARML, access, monitored)
     (endpoint,) = one(objects, "PodMonitor", "demo-inference")["spec"]["podMetricsEndpoints"]
-    if name:
-        ca = {"secret": {"name": "tls", "key": "ca.crt"}}
-        assert endpoint["tlsConfig"] == {"serverName": name, "ca": ca}
-    else:
-        assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+    ca = {"ca": {"secret": {"name": authority, "key": "ca.crt"}}} if authority else {}
+    looks = {"serverName": name, **ca} if name else {"insecureSkipVerify": True}
+    assert endpoint["tlsConfig"] == looks
 
 
 def test_each_part_has_a_budget_and_is_spread() -> None:

@@ -40,6 +40,14 @@ TOGETHER: dict[str, tuple[dict[str, Any], str]] = {
         },
         "monitoring.serverName needs access.tlsSecret",
     ),
+    "an authority without a certificate's name": (
+        {
+            **CLEARML,
+            "access": {"open": True, "tlsSecret": "tls"},
+            "monitoring": {"podMonitors": True, "caSecret": "tls"},
+        },
+        "monitoring.caSecret needs monitoring.serverName",
+    ),
     "TLS twice": (
         {
             **CLEARML,

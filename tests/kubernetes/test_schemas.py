@@ -126,7 +126,11 @@ def test_names_that_yaml_reads_otherwise_stay_names(name: str) -> None:
         "ingress": {"className": number, "tlsSecret": number},
     }
     own = {"local": {"storageClassName": number}, "images": {"controlPlane": number}}
-    tls = {"access": {"keysSecret": number, "tlsSecret": number, "callersSecret": number}}
+    secrets = ("keysSecret", "metricsKeySecret", "tlsSecret", "callersSecret")
+    tls = {
+        "access": dict.fromkeys(secrets, number),
+        "monitoring": {"podMonitors": True, "serverName": "a.example", "caSecret": number},
+    }
     for layers in (
         ({**CLEARML, "credentials": {}}, EVERYTHING, named),
         (LOCAL, own, named, {"access": {"open": False}}),

@@ -20,6 +20,10 @@ class NoRoom(StorageError):
         self.needed = needed
 
 
+class TooLargeSoFar(StorageError):
+    """There is no room for what comes of a file whose size nobody says: only fetching it tells."""
+
+
 class NotStored(StorageError):
     """The store answered that it has no such file."""
 

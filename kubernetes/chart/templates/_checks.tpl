@@ -166,6 +166,9 @@ the limit where nothing is requested. */}}
 {{- if and $v.monitoring.serverName (not $v.access.tlsSecret) }}
   {{- fail "monitoring.serverName needs access.tlsSecret: without it inference speaks HTTP to Prometheus" }}
 {{- end }}
+{{- if and $v.monitoring.caSecret (not $v.monitoring.serverName) }}
+  {{- fail "monitoring.caSecret needs monitoring.serverName: without a name Prometheus looks at no certificate" }}
+{{- end }}
 {{- if and $v.monitoring.rules (not $v.monitoring.podMonitors) }}
   {{- fail "monitoring.rules needs monitoring.podMonitors: the alerts go by the names that these give what is read" }}
 {{- end }}

@@ -26,12 +26,13 @@ from transformer_serving.engine.controller.records import (
 )
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.triton.server import BackendDied, TritonAway
-from transformer_serving.engine.errors import EngineError, NotStored, StorageError
+from transformer_serving.engine.errors import EngineError, NotStored, StorageError, TooLargeSoFar
 
 _PAUSES: Mapping[type[BaseException], Pauses] = {
     TritonAway: AWAY,
     BackendDied: DIED,
     ProofFailed: DIFFERS,
+    TooLargeSoFar: DIFFERS,
 }
 # The first that fits; everything else is the model's own fault.
 _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (

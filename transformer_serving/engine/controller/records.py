@@ -135,7 +135,8 @@ FAILED = Pauses(10.0, 2, 300.0)
 AWAY = Pauses(2.0, 2, 300.0)
 # Each try may cost every endpoint a restart of Triton: a model too large for the memory has few.
 DIED = Pauses(2.0, 8, 3600.0)
-# An engine that is wrong on this machine is so the next time; each try costs a load.
+# An engine that is wrong on this machine is so the next time, and each try costs a load; what is
+# too large and says no size costs a fetch of all that there is room for.
 DIFFERS = Pauses(60.0, 4, 3600.0)
 
 

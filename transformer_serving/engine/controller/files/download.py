@@ -29,6 +29,7 @@ from transformer_serving.contract.replacement import replace_file
 from transformer_serving.engine.errors import EngineError, NotWanted, StorageError
 
 Get = Callable[[Mapping[str, str]], requests.Response]
+Fits = Callable[[int, bool], None]
 
 _log = logging.getLogger(__name__)
 _PART, _ABOUT = "part", "about.json"
@@ -83,8 +84,8 @@ class _About:
 class Download:
     """Of one file into `folder`, which is its own; `url` gives it its name. One at a time.
 
-    `fits` hears of its bytes, as they come where they are not known before, and raises StorageError
-    where they are too many.
+    `fits` hears of its bytes and whether these are all: they come unsaid, or beyond what was said,
+    where not. It raises StorageError where they are too many.
     `is_wanted` is asked again and again, as nobody may want the file long before it is whole.
     """
 
@@ -92,7 +93,7 @@ class Download:
         self,
         url: str,
         folder: Path,
-        fits: Callable[[int], None] | None = None,
+        fits: Fits | None = None,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         self._folder = folder
@@ -185,7 +186,7 @@ class Download:
     def _is_of(self, about: _About | None) -> None:
         self._size = 0 if about is None else about.size
         if self._size and self._fits is not None:
-            self._fits(self._size)
+            self._fits(self._size, True)
 
     def _check_wanted(self) -> None:
         if not self._is_wanted():
@@ -206,7 +207,7 @@ class Download:
         for chunk in answer.iter_content(_CHUNK):
             if self._fits is not None and file.tell() + len(chunk) > fitting:
                 fitting = file.tell() + len(chunk) + _ROOM_EVERY
-                self._fits(fitting)
+                self._fits(fitting, False)
             file.write(chunk)
             self._check_wanted()
             if time.monotonic() - said > _SAID_EVERY_S:
@@ -229,7 +230,7 @@ def downloaded(
     url: str,
     folder: Path,
     get: Get,
-    fits: Callable[[int], None] | None = None,
+    fits: Fits | None = None,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> Iterator[Path]:
     """The file for as long as the block runs. Raises DownloadFailed, NotWanted, and what `fits`

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_serving.engine.errors import StorageError
+from transformer_serving.engine.errors import StorageError, TooLargeSoFar
 
 STORE_BYTES_VARIABLE = "TRANSFORMER_SERVING_STORE_BYTES"
 _BLOCK = 512
@@ -31,12 +31,14 @@ class Share:
     place: Path | None
     needed: int = 0
 
-    def take(self, archive: int, unpacked: int) -> None:
+    def take(self, archive: int, unpacked: int, *, is_all: bool = True) -> None:
         """So many bytes, of what comes and of what is made of it; 0 for what is moved as it came.
+        Not `is_all`: more may come, and nobody says how much.
 
-        Raises StorageError where they are more than the others leave.
+        Raises StorageError, and of it TooLargeSoFar, where they are more than the others leave.
         """
-        self.room.give(self, unpacked + (archive if self.room.holds(self.place) else 0))
+        needed = unpacked + (archive if self.room.holds(self.place) else 0)
+        self.room.give(self, needed, is_all=is_all)
 
     def lay(self, source: Path, part: Path) -> None:
         """All of it has come: what is still needed is what is moved or copied to `part`."""
@@ -82,8 +84,8 @@ class Room:
         with self._lock:
             share.place, share.needed = part, size
 
-    def give(self, share: Share, needed: int) -> None:
-        """Raises StorageError where it is not there."""
+    def give(self, share: Share, needed: int, *, is_all: bool = True) -> None:
+        """Raises StorageError where it is not there, TooLargeSoFar where more may be needed."""
         if self._folder is None or not self.is_limited:
             return
         with self._lock:
@@ -91,10 +93,11 @@ class Room:
             coming = sum(max(0, other.needed - other.come()) for other in others)
             left = self._limit - (_used(self._folder) - share.come()) - coming
             if needed > left:
-                raise StorageError(
-                    f"the model needs {needed / _MB:.1f} MB while it is fetched, and of the "
-                    f"{self._limit / _MB:.1f} MB for all models {max(0, left) / _MB:.1f} are left: "
-                    "raise triton.store.size of the chart, or what gave "
+                unsaid = "" if is_all else " or more (its server does not say how much)"
+                raise (StorageError if is_all else TooLargeSoFar)(
+                    f"the model needs {needed / _MB:.1f} MB{unsaid} while it is fetched, and of "
+                    f"the {self._limit / _MB:.1f} MB for all models {max(0, left) / _MB:.1f} are "
+                    "left: raise triton.store.size of the chart, or what gave "
                     f"{STORE_BYTES_VARIABLE}, or remove an endpoint"
                 )
             share.needed = needed

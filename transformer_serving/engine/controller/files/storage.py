@@ -135,9 +135,9 @@ def _not_unpacked(archive: Path, folder: Path, error: ArchiveFault | OSError) ->
     return error
 
 
-def _take(share: Share, uri: str, size: int) -> None:
+def _take(share: Share, uri: str, size: int, is_all: bool = True) -> None:
     """Of an archive of `size` bytes at least as many are unpacked beside it."""
-    share.take(size if is_archive(urlsplit(uri).path) else 0, size)
+    share.take(size if is_archive(urlsplit(uri).path) else 0, size, is_all=is_all)
 
 
 def _stored_bytes(uri: str) -> int:
