@@ -14,6 +14,7 @@ from rich.console import Console
 from transformer_serving.desk.cli import convert, main, tune
 from transformer_serving.desk.cli.progress import Phases, plain_console, step_line
 from transformer_serving.desk.parity.comparison import Compared
+from transformer_serving.desk.tune.tuning import Tuned
 
 # Rich's closing tag of nothing that is open, and an opening one.
 FOREIGN = "failed [/models/x/1/model.xml] [prod]"
@@ -88,9 +89,8 @@ def test_convert_prints_a_line_for_a_shell(said: Any, monkeypatch: pytest.Monkey
 
 def test_tune_prints_one_too(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune, "table", lambda tuned: "")
-    tuned = cast(
-        "Any", SimpleNamespace(verdicts=(), bundle="b", environment="x", measured=3, requests=3)
-    )
+    setting = cast("Any", None)
+    tuned = Tuned(setting, setting, bundle=cast("Any", "b"), environment=Path("x"))
     shown = said(
         lambda console: tune._show(tuned, "texts", Path("[v2]/my b"), Path(".stack"), console)
     )

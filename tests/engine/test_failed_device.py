@@ -21,7 +21,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.engine.text_models import write_torch
-from tests.engine.triton_server import TritonServer
+from tests.engine.triton_server import TritonServer, wait_until
 from transformer_serving.engine.backends import exported_program, torch_cuda, torch_runtime
 from transformer_serving.engine.backends.grouping import Layout
 from transformer_serving.engine.backends.model_settings import (
@@ -96,7 +96,8 @@ def test_a_process_whose_gpu_fails_while_it_serves_ends_and_is_found(
     assert "this process ends: the GPU failed (CUDA error" in triton_server.log.read_text()
     processes = BackendProcesses(triton_server.repository)
     dead = DeadModels(failing, Streams(triton_server.grpc), processes)
-    assert "ends" in dead.unload(lambda *_: False)
+    # Triton counts the failure after it has told it.
+    wait_until(lambda: "ends" in dead.unload(lambda *_: False), 30)
 
 
 class UnfitGpu(torch_cuda.Gpu):
