@@ -97,6 +97,28 @@ def test_what_is_allowed_is_what_turns_the_verdict(
         assert {one.figure: one.verdict for one in found}[figure] == verdict
 
 
+@pytest.mark.parametrize(("times", "verdict"), [(1.0, WELL), (1.35, UNSURE), (2.0, WORSE)])
+def test_a_median_near_what_is_allowed_is_neither_well_nor_worse(
+    times: float, verdict: str
+) -> None:
+    new, old = arm(300, times=times), arm(300)
+    found = {
+        one.figure: one.verdict for one in judge(new, old, ALLOWED, next_share=1.0, steps=4, look=1)
+    }
+    assert found["median, all lengths"] == verdict
+
+
+def test_a_length_that_is_slower_is_told_where_the_whole_is_well() -> None:
+    """As long texts of which there are few are lost among all."""
+    new, old = arm(4_000), arm(4_000)
+    for one, times in ((new, 2.0), (old, 1.0)):
+        for _ in range(250):
+            one.count(200, 1_000, 0.01 * times * random.lognormvariate(0, 0.3))
+    found = judge(new, old, ALLOWED, next_share=1.0, steps=4, look=1)
+    assert [one.figure for one in found if one.verdict == WORSE] == ["median, up to 1024 tokens"]
+    assert of_all(found)[0] == WORSE
+
+
 def test_one_that_fails_every_request_is_seen_at_once() -> None:
     assert said(arm(20, errors=1.0), arm(500), next_share=0.1) == (WORSE, "errors")
 
