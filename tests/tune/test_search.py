@@ -248,6 +248,18 @@ def test_behind_too_few_workers_no_setting_of_the_engine_is_lost(small: Bundle) 
         assert behind_a_gateway(best) == 12000.0
 
 
+def disturbed_after(search: Search, looks: int) -> list[int | None]:
+    """The workers at each look, of which those after so many find the machine needed otherwise."""
+    workers: list[int | None] = []
+
+    def disturbed() -> bool:
+        workers.append(search.best.workers if search.best else None)
+        return len(workers) > looks
+
+    search.disturbed = disturbed
+    return workers
+
+
 @pytest.mark.parametrize(("calls", "cores"), [(4, 4), (2, 4), (2, 16), (64, 16)])
 def test_where_there_is_no_time_for_the_last_race_of_workers_the_best_of_the_first_stays(
     small: Bundle, calls: int, cores: int
@@ -255,13 +267,7 @@ def test_where_there_is_no_time_for_the_last_race_of_workers_the_best_of_the_fir
     """And not those that are many for the races between, nor a rounded share of their calls."""
     machine = Machine(lambda one: 1000.0 if one.workers == 1 else 985.0, noise=0.03)
     search = searched(machine, small)
-    wide = []
-
-    def disturbed() -> bool:
-        wide.append(search.best and search.best.workers)
-        return len(wide) > 1
-
-    search.disturbed = disturbed
+    wide = disturbed_after(search, 1)
     search.scope = replace(search.scope, cores=cores)
     best = search.run(KNOBS, replace(USUAL, calls=calls))
     assert wide == [1, min(cores, 8)]
@@ -278,13 +284,7 @@ def test_calls_that_a_race_has_changed_behind_many_workers_are_shared_by_fewer(
         noise=0.03,
     )
     search = searched(machine, small)
-    wide = []
-
-    def disturbed() -> bool:
-        wide.append(search.best and search.best.workers)
-        return len(wide) > 2
-
-    search.disturbed = disturbed
+    wide = disturbed_after(search, 2)
     knobs = [KNOBS[0], KNOBS[-1], *KNOBS[-2:]]
     best = search.run(knobs, USUAL)
     assert wide == [1, 4, 1]

@@ -124,6 +124,11 @@ def with_versions(config: ModelConfig, name: str, versions: Sequence[int]) -> Mo
     return copy
 
 
+def instances_of(config: ModelConfig) -> int:
+    """How many Triton starts: a group's count on each of its GPUs, or on the CPU; 0 of no group."""
+    return sum(max(1, one.count) * max(1, len(one.gpus)) for one in config.instance_group)
+
+
 def to_text(config: ModelConfig) -> str:
     """The content of config.pbtxt."""
     return str(text_format.MessageToString(config, as_utf8=True))

@@ -11,7 +11,7 @@ import os
 
 from transformer_serving.engine.backends.model_settings import available_cores
 from transformer_serving.engine.endpoint_config import backend_of
-from transformer_serving.engine.model_config import from_text, to_text
+from transformer_serving.engine.model_config import from_text, instances_of, to_text
 
 _BACKEND = "onnxruntime"
 _THREADS = "intra_op_thread_count"
@@ -26,6 +26,6 @@ def with_threads(text: str) -> str:
     said = config.parameters[_THREADS].string_value if _THREADS in config.parameters else ""
     if backend_of(config) != _BACKEND or said not in ("", "0"):
         return text
-    instances = sum(max(1, g.count) * max(1, len(g.gpus)) for g in config.instance_group)
-    config.parameters[_THREADS].string_value = str(max(1, cores // max(1, instances)))
+    share = cores // max(1, instances_of(config))
+    config.parameters[_THREADS].string_value = str(max(1, share))
     return to_text(config)

@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 from transformer_serving.contract.generation import Options, Sampling
 from transformer_serving.engine.controller.triton.backend_processes import BackendProcesses
 from transformer_serving.engine.controller.triton.streams import Streams
+from transformer_serving.engine.model_config import instances_of
 from transformer_serving.engine.proof.greedy import Asked
 
 _ASK_S = 5.0
@@ -96,9 +97,8 @@ class DeadModels:
 
         Where none is seen it has none, as with a native backend, or they are out of sight.
         """
-        instances = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
         living = list(self._processes.look()[0].values()).count((config.name, version))
-        return bool(0 < living < instances)
+        return 0 < living < instances_of(config)
 
 
 def _smallest(config: Any) -> list[triton_grpc.InferInput]:
