@@ -68,11 +68,13 @@ made_of() {
     docker inspect --format '{{.Image}} {{index .Config.Labels "com.docker.compose.config-hash"}}' "$1"
 }
 
-# Every other service, such as Triton, as often as it runs: `up` would bring each that SERVICE depends
-# on to the number of the file of --env-file. Leaving those out (--no-deps) gives the new
-# containers another hash, and the next `up` would replace all.
+# SERVICE and what it depends on, such as Triton: `up SERVICE` refuses to scale any other.
+begun_with() { compose "$@" config "$service" | sed -n '/^services:/,/^[^ ]/ s/^  \([^ :]*\):$/\1/p'; }
+
+# Each of these as often as it runs: `up` would bring it to the number of the file of --env-file. Leaving
+# them out (--no-deps) gives the new containers another hash, and the next `up` would replace all.
 others() {
-    for other in $(compose "$@" ps --services --status running); do
+    for other in $(begun_with "$@"); do
         number_of=$(compose "$@" ps --quiet "$other" | wc -l)
         if [ "$other" != "$service" ] && [ "$number_of" -ge 1 ]; then
             echo "--scale $other=$number_of"
