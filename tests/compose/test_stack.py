@@ -130,7 +130,6 @@ def test_an_orderly_stop_under_load_fails_no_request(
     wait_for(lambda: health(leaving) == "healthy", "the stopped container is back")
 
 
-@pytest.mark.spare
 def test_rolling_the_inference_containers_fails_no_request(
     stack: Compose, figures: ComposeFigures
 ) -> None:
