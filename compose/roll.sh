@@ -28,17 +28,17 @@ containers() { compose "$@" ps --quiet "$service"; }
 
 health() { docker inspect --format '{{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{end}}' "$1"; }
 
-# Waits for the container that was not there before; ends the roll when it does not become healthy, or
-# is told to end. That one is stopped and stays, for its log: the next roll counts what runs.
+# Waits for the container that was not there before; ends the roll when it does not become healthy.
+# That one is stopped and stays, for its log: the next roll counts what runs.
 wait_for_new() {
     waited=0
-    trap break_off INT TERM HUP
     until [ "$(health "$1")" = "running healthy" ]; do
         # One that refuses its settings ends at once, and Docker starts it again and again.
         restarts=$(docker inspect --format '{{.RestartCount}}' "$1")
         if [ "$waited" -ge "$limit" ] || [ "$restarts" -ge 3 ]; then
             echo "error: $1 is not healthy after $waited s: $(health "$1"), restarted $restarts times;" \
-                "the old containers serve on, it is stopped; see: docker logs $1" >&2
+                "the old containers serve on, it is stopped; see: docker logs $1; where it needs longer," \
+                "raise ROLL_SECONDS" >&2
             docker stop "$1" >/dev/null
             exit 1
         fi
@@ -47,8 +47,9 @@ wait_for_new() {
     done
 }
 
-# Of an old one that is told to end already the end is waited for: the next roll would count it with
-# those that run. `docker stop` once more would take its drain from it.
+# A roll that is told to end. Of an old one that is told to end already the end is waited for: the next
+# roll would count it with those that run. `docker stop` once more would take its drain from it. A new
+# one may run before `up` has said so.
 break_off() {
     trap '' INT TERM HUP
     if [ -n "$leaving" ]; then
@@ -57,8 +58,9 @@ break_off() {
         docker rm --volumes "$leaving" >/dev/null
         exit 1
     fi
-    echo "error: told to end; the old containers serve on, $new is stopped" >&2
-    docker stop "$new" >/dev/null
+    new=$(containers "$@" | grep -v -F "$before") || true
+    echo "error: told to end; the old containers serve on${new:+, $new is stopped}" >&2
+    [ -z "$new" ] || docker stop "$new" >/dev/null
     exit 1
 }
 
@@ -71,13 +73,13 @@ made_of() {
 # SERVICE and what it depends on, such as Triton: `up SERVICE` refuses to scale any other.
 begun_with() { compose "$@" config "$service" | sed -n '/^services:/,/^[^ ]/ s/^  \([^ :]*\):$/\1/p'; }
 
-# Each of these as often as it runs: `up` would bring it to the number of the file of --env-file. Leaving
-# them out (--no-deps) gives the new containers another hash, and the next `up` would replace all.
+# Each of these that runs as often as it is there, as `up` would bring it to the number of the file of
+# --env-file: stopped ones, too, which it counts and starts, in place of others that run. Leaving them
+# out (--no-deps) gives the new containers another hash, and the next `up` would replace all.
 others() {
     for other in $(begun_with "$@"); do
-        number_of=$(compose "$@" ps --quiet "$other" | wc -l)
-        if [ "$other" != "$service" ] && [ "$number_of" -ge 1 ]; then
-            echo "--scale $other=$number_of"
+        if [ "$other" != "$service" ] && [ -n "$(compose "$@" ps --quiet "$other")" ]; then
+            echo "--scale $other=$(compose "$@" ps --all --quiet "$other" | wc -l)"
         fi
     done
 }
@@ -105,6 +107,7 @@ for container in $old; do
             ;;
     esac
     wanted=$(($(echo "$before" | wc -l) + 1))
+    trap 'break_off "$@"' INT TERM HUP
     # shellcheck disable=SC2046 # one word an option
     said=$(compose "$@" up --detach --no-recreate $(others "$@") \
         --scale "$service=$wanted" "$service" 2>&1) || { echo "$said" >&2; exit 1; }
@@ -118,8 +121,8 @@ for container in $old; do
     leaving=$container
     (trap '' INT TERM HUP && exec docker stop "$container") >/dev/null
     docker rm --volumes "$container" >/dev/null
-    leaving=
     trap - INT TERM HUP
+    leaving=
     echo "$service: $number of $count replaced"
 done
 # After a roll that was broken off the first ones were new already.

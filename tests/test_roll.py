@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,9 @@ from tests.engine.triton_server import wait_until
 
 ROOT = Path(__file__).parent.parent
 OLD, NEW = "old image", "new image"
-# As compose does it: `up` starts what has ended, and makes what is then missing of the number.
+BESIDE = {"state": "running", "image": OLD, "health": "healthy"}
+# As compose does it: `up SERVICE` scales no service but that and what it depends on, starts what
+# has ended, takes away what is beyond a number, 1 in the file, and makes what is then missing.
 DOCKER = f"""#!{sys.executable}
 import json, signal, sys, time
 from pathlib import Path
@@ -33,7 +35,8 @@ for row in rows:
         row["state"] = "exited"
 words = sys.argv[1:]
 at = [number for number, row in enumerate(rows) if row["id"] == words[-1]]
-running = [row["id"] for row in rows if row["state"] == "running"]
+shown = [row["id"] for row in rows if row["service"] == words[-1]
+         and (row["state"] == "running" or "--all" in words)]
 if words[:2] == ["stop", words[-1]]:
     drain = float(Path(__file__).with_name("drain").read_text())
     rows[at[0]] |= dict(state="exited") if drain == 0 else dict(ends=time.time() + drain)
@@ -53,25 +56,39 @@ elif words[0] == "inspect" and "RestartCount" in words[2]:
 elif words[0] == "inspect":
     Path(__file__).with_name("looked").touch()
     print(rows[at[0]]["state"], rows[at[0]]["health"])
-elif "ps" in words and "--services" in words:
-    print("inference")
+elif "config" in words:
+    assert words[-1] == "inference"
+    print("name: kit\\nservices:\\n  inference:\\n    image: kit\\n  triton:\\n    scale: 1")
+    print("networks:\\n  default:\\nx-clearml:\\n  balancer:")
 elif "ps" in words:
-    print(*running, sep="\\n")
+    print(*shown, sep="\\n")
 elif "rm" in words:
     assert "--force" in words and "--stop" not in words
-    rows = [row for row in rows if row["state"] == "running"]
+    rows = [row for row in rows if row["service"] != words[-1] or row["state"] == "running"]
 elif "up" in words:
-    wanted = int(words[words.index("--scale") + 1].removeprefix("inference="))
-    for row in rows:
-        if row["state"] == "exited":
-            row["state"] = "running"
-            row.pop("ends", None)
-    health = Path(__file__).with_name("health").read_text()
-    while len(rows) < wanted:
-        made = 1 + max(int(row["id"][1:]) for row in rows)
-        image = Path(__file__).with_name("image").read_text()
-        rows.append(dict(id=f"c{{made}}", state="running", image=image, health=health))
+    scales = [words[n + 1].split("=") for n, word in enumerate(words) if word == "--scale"]
+    numbers = dict(inference="1", triton="1") | dict(scales)
+    if len(numbers) > 2:
+        sys.exit(f"no such service: {{list(numbers)[2]}}: disabled")
+    for service, number in numbers.items():
+        there = [row for row in rows if row["service"] == service]
+        for row in there[int(number):]:
+            rows.remove(row)
+        for row in there:
+            if row["state"] == "exited":
+                row["state"] = "running"
+                row.pop("ends", None)
+        health = Path(__file__).with_name("health").read_text()
+        for _ in range(int(number) - len(there)):
+            made = 1 + max(int(row["id"][1:]) for row in there)
+            image = Path(__file__).with_name("image").read_text()
+            rows.append(dict(id=f"c{{made}}", service=service, state="running", image=image,
+                             health=health))
 file.write_text(json.dumps(rows))
+if "up" in words:
+    # It says that it is done when the new one runs for a while.
+    Path(__file__).with_name("up").touch()
+    time.sleep(float(Path(__file__).with_name("slow").read_text()))
 """
 
 
@@ -81,6 +98,7 @@ class Rolled(NamedTuple):
     code: int
     said: str
     images: dict[str, str]
+    tritons: list[str]
 
 
 Roll = Callable[..., Rolled]
@@ -94,17 +112,24 @@ def roll(tmp_path: Path) -> Roll:
 
     def roll(
         *states: str, health: str = "healthy", image: str = NEW, seconds: str = "0",
-        drain: float = 0, meanwhile: Callable[[subprocess.Popen[str]], None] = lambda _: None,
+        drain: float = 0, slow: float = 0, tritons: Sequence[str] = ("running",),
+        meanwhile: Callable[[subprocess.Popen[str]], None] = lambda _: None,
     ) -> Rolled:  # fmt: skip
         """Of containers in these states (rolled: it runs and has the new image already); of those
         that were left where none is given."""
         if states:
             rows = [
-                {"id": f"c{number}", "state": "running", "image": OLD, "health": "healthy"}
+                BESIDE
+                | {"id": f"c{number}", "service": "inference"}
                 | ({"image": NEW} if state == "rolled" else {"state": state})
                 for number, state in enumerate(states, 1)
             ]
+            rows += [
+                BESIDE | {"id": f"t{number}", "service": "triton", "state": state}
+                for number, state in enumerate(tritons, 1)
+            ]
             containers.write_text(json.dumps(rows))
+        (tmp_path / "slow").write_text(str(slow))
         (tmp_path / "health").write_text(health)
         (tmp_path / "image").write_text(image)
         (tmp_path / "drain").write_text(str(drain))
@@ -119,9 +144,10 @@ def roll(tmp_path: Path) -> Roll:
                 said, _ = rolls.communicate(timeout=60)
             finally:
                 rolls.kill()
-        left = {row["id"]: row["image"] for row in json.loads(containers.read_text())
-                if row["state"] == "running"}  # fmt: skip
-        return Rolled(rolls.returncode, said, left)
+        runs = [row for row in json.loads(containers.read_text()) if row["state"] == "running"]
+        left = {row["id"]: row["image"] for row in runs if row["service"] == "inference"}
+        others = [row["id"] for row in runs if row["service"] == "triton"]
+        return Rolled(rolls.returncode, said, left, others)
 
     return roll
 
@@ -131,6 +157,12 @@ def test_every_container_is_replaced(roll: Roll) -> None:
     assert rolled.code == 0, rolled.said
     assert rolled.said == "inference: 1 of 2 replaced\ninference: 2 of 2 replaced\n"
     assert list(rolled.images.values()) == [NEW, NEW]
+
+
+def test_tritons_stay_as_many_as_they_are(roll: Roll) -> None:
+    """Not the one of the file; of one that was stopped by hand the other is not taken away."""
+    assert roll("running", tritons=["running", "running"]).tritons == ["t1", "t2"]
+    assert "t2" in roll("running", tritons=["exited", "running"]).tritons
 
 
 def test_who_rolls_what_runs_already_is_told_so(roll: Roll) -> None:
@@ -178,6 +210,18 @@ def test_a_roll_that_is_told_to_end_leaves_the_number_as_it_was(roll: Roll, tmp_
     assert (ended.code, ended.images) == (1, {"c1": OLD, "c2": OLD})
     assert ended.said == "error: told to end; the old containers serve on, c3 is stopped\n"
     assert list(roll().images.values()) == [NEW, NEW]
+
+
+def test_a_new_one_that_runs_before_its_up_is_done_is_stopped_too(
+    roll: Roll, tmp_path: Path
+) -> None:
+    def end(rolls: subprocess.Popen[str]) -> None:
+        wait_until((tmp_path / "up").exists, 20)
+        os.killpg(rolls.pid, signal.SIGINT)
+
+    ended = roll("running", "running", slow=30, meanwhile=end)
+    assert (ended.code, ended.images) == (1, {"c1": OLD, "c2": OLD})
+    assert ended.said == "error: told to end; the old containers serve on, c3 is stopped\n"
 
 
 def test_one_that_refuses_its_settings_is_not_waited_for(roll: Roll) -> None:
