@@ -115,7 +115,7 @@ def main() -> None:
     leave_out_proxies(environment)
     extra = environment.get(EXTRA_PACKAGES)
     if extra:
-        packages = install(shlex.split(extra), environment)
+        packages = install(words_of(extra), environment)
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [environment.get("PYTHONPATH"), str(packages)])
         )
@@ -223,6 +223,17 @@ def leads_nowhere(address: str) -> bool:
         # A name, or what only the SDK can judge.
         return False
     return False
+
+
+def words_of(extra: str) -> list[str]:
+    """As a shell takes them apart. Ends where a quote has no other."""
+    try:
+        return shlex.split(extra)
+    except ValueError as error:
+        sys.exit(
+            f"error: {EXTRA_PACKAGES}: {error}; it is read as a shell reads words: close the "
+            "quote, or put the word that holds it between quotes of the other kind"
+        )
 
 
 def install(wanted: list[str], environment: dict[str, str]) -> Path:

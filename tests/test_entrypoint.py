@@ -537,6 +537,12 @@ def test_extra_packages_come_from_an_index_of_their_own(tmp_path: Path, index: P
     assert (folder / "wanted.py").exists()
 
 
+def test_a_quote_that_nothing_closes_is_told_in_one_line() -> None:
+    with pytest.raises(SystemExit, match="CLEARML_EXTRA_PYTHON_PACKAGES: No closing quotation; "):
+        script().words_of("kafka-python 'lz4")
+    assert script().words_of("a \"b; python_version<'3.12'\"") == ["a", "b; python_version<'3.12'"]
+
+
 @pytest.mark.parametrize("name", ["python", "triton"])
 def test_the_lock_lies_beside_the_script(name: str) -> None:
     text = (SCRIPT.parent / name / "Dockerfile").read_text("utf-8")
