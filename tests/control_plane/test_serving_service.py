@@ -126,6 +126,20 @@ def test_what_a_shell_lacks_is_named(shared: Path, monkeypatch: pytest.MonkeyPat
     assert "export CLEARML_SERVING_TASK_ID=the-service\n" in done.output
 
 
+def test_no_service_is_made_on_a_server_that_is_not_the_profiles_own(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compose's profile local with the file of a real server: neither there nor in the volume."""
+    own = "http://control-plane:8008"
+    monkeypatch.setattr(container, "_present_or_new_service", lambda: "the-service")
+    for address, code in (("https://api.example", 2), (f"{own}/", 0)):
+        monkeypatch.setenv("CLEARML_API_HOST", address)
+        done = CliRunner().invoke(container.main, ["create-service", f"--only-on={own}"])
+        assert done.exit_code == code, done.output
+        assert (shared / "serving-id").exists() == (code == 0)
+        assert ("leave --profile local out" in done.output) == (code == 2)
+
+
 def test_a_server_that_is_not_there_is_told_in_one_line(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

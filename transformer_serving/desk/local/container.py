@@ -77,8 +77,17 @@ def serve() -> None:
 
 
 @main.command("create-service")
-def create_service() -> None:
+@click.option("--only-on", metavar="ADDRESS", help="Refuse where CLEARML_API_HOST is another.")
+def create_service(only_on: str | None) -> None:
     """Create the serving service, unless it was created before."""
+    asked = os.environ.get("CLEARML_API_HOST", "").rstrip("/")
+    if only_on is not None and asked != only_on.rstrip("/"):
+        raise Failure(
+            "profile local creates a serving service on its own control plane alone, and "
+            "CLEARML_API_HOST is another server's: leave --profile local out, or leave "
+            "CLEARML_API_HOST empty",
+            exit_code=2,
+        )
     created = _once(SERVING_ID, _present_or_new_service)
     click.echo(f"serving service {created}")
 
