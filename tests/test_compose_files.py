@@ -108,7 +108,10 @@ def test_what_opentelemetry_reads_reaches_the_containers(file: Path) -> None:
     inference, triton = (
         service(file.name, f"{prefix}{name}")["environment"] for name in ("inference", "triton")
     )
-    passed = {row.name: f"${{{row.name}:-}}" for row in TRACES.variables}
+    passed = {
+        row.name.replace("TRANSFORMER_SERVING_", "OTEL_"): f"${{{row.name}:-}}"
+        for row in TRACES.variables
+    }
     assert passed.items() <= inference.items()
     both = {name for name in passed if name in triton}
     # Triton has a name of its own in traces, and its library another unit.

@@ -48,7 +48,7 @@ def config(options: str, folder: Path) -> dict[str, Any]:
     stock.parent.mkdir(parents=True, exist_ok=True)
     stock.write_text(yaml.safe_dump(stock_file()))
     command = options.replace(f"../{STOCK_PATH}", str(stock)).replace(
-        "my.env", "docker/example.env"
+        "--env-file my.env", "--env-file docker/example.env"
     )
     printed = run("docker", "compose", *command.split(), "config", "--format", "json", cwd=ROOT)
     values: dict[str, Any] = json.loads(printed)
@@ -120,10 +120,23 @@ def test_every_image_of_the_kit_is_of_the_operators_tag(
 ) -> None:
     for tag, shown in (("", kit_version()), ("before", "before")):
         monkeypatch.setenv("TRANSFORMER_SERVING_IMAGE_TAG", tag)
-        images = [row.get("image", "") for row in config(options, tmp_path)["services"].values()]
-        ours = [image for image in images if image.startswith("transformer-serving/")]
+        services = config(options, tmp_path)["services"].values()
+        ours = [row for row in services if row.get("image", "").startswith("transformer-serving/")]
         assert len(ours) >= 2
-        assert {image.partition(":")[2] for image in ours} == {shown}
+        assert {row["image"].partition(":")[2] for row in ours} == {shown}
+        # Nobody here owns that name where images are pulled from.
+        assert {row["pull_policy"] for row in ours} == {"never"}
+
+
+def test_what_docker_says_of_itself_is_not_what_spans_say(engine: None, tmp_path: Path) -> None:
+    """It gives compose OTEL_RESOURCE_ATTRIBUTES, which goes before the file of --env-file."""
+    file = tmp_path / "my.env"
+    file.write_text("TRANSFORMER_SERVING_RESOURCE_ATTRIBUTES=deployment.environment=prod\n")
+    for options in ("-f compose/compose.yaml", ON_STOCK):
+        services = config(f"--env-file {file} {options}", tmp_path)["services"]
+        for name in (name for name in services if name.endswith(("inference", "triton"))):
+            said = services[name]["environment"]["OTEL_RESOURCE_ATTRIBUTES"]
+            assert said == "deployment.environment=prod", name
 
 
 def test_on_the_stock_file_ours_are_confined_as_everywhere(engine: None, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_5_variables_with_which_no_triton_starts(
 
 def test_5_compose_too_old(scene: Scene) -> None:
     scene.docker(compose="2.17.3")
-    assert "2.17.3 is older than 2.24.4" in only(scene.subject, "compose")
+    assert "2.17.3 is older than 2.25.0" in only(scene.subject, "compose")
 
 
 def test_6_a_driver_older_than_the_pin_needs(scene: Scene) -> None:

@@ -252,8 +252,9 @@ TRACES = Section(
             "Headers for the receiver as name=value, several with commas, such as its key.",
         ),
         Variable(
-            "OTEL_RESOURCE_ATTRIBUTES",
-            "What all spans say of where they come from, as name=value, several with commas.",
+            "TRANSFORMER_SERVING_RESOURCE_ATTRIBUTES",
+            "OTEL_RESOURCE_ATTRIBUTES of the containers: what all spans say of where they come "
+            "from, as name=value, several with commas.",
         ),
         Variable("OTEL_SDK_DISABLED", "true: no traces, whatever else is set."),
     ),

@@ -17,8 +17,9 @@ from transformer_serving.desk.doctor.finding import Finding, Findings, failure, 
 from transformer_serving.desk.doctor.subject import Subject
 from transformer_serving.desk.http import LOGIN
 
-# `!override` in the compose files, which drops what a file below them asks for.
-COMPOSE_MIN = "2.24.4"
+# 2.24.4 has `!override`, by which the compose files drop what a file below them asks for; `config
+# SERVICE` of 2.24.7 shows every service, and roll.sh asks it which that one depends on.
+COMPOSE_MIN = "2.25.0"
 # Docker before it lets hosts of the same segment in to what is published on the loopback: issue
 # 45610 of moby.
 _LOOPBACK_MIN = "28.0"
