@@ -12,7 +12,14 @@ from tokenizers import Tokenizer as Reference, models, pre_tokenizers, processor
 from preprocess.answers import TASKS
 from preprocess.request import Request, read_body
 from preprocess.threads import OFF_LOOP_CHARACTERS
-from preprocess.tokens import Encoded, Tokenizer, TokenTotal, check_rows, shared_tokenizer
+from preprocess.tokens import (
+    _CHARACTERS_AT_ONCE,
+    Encoded,
+    Tokenizer,
+    TokenTotal,
+    check_rows,
+    shared_tokenizer,
+)
 from preprocess.windows import Windows
 from transformer_serving.contract.endpoint import Limits, read_endpoint
 from transformer_serving.contract.errors import ServingError
@@ -104,6 +111,24 @@ def test_a_text_is_cut_at_its_side(tokenizer_json: bytes, endpoint_json: str, si
     kept = whole[-4:] if side == "left" else whole[:4]
     assert len(whole) > 4
     assert row.ids == [2, *kept, 3]
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_texts_that_are_read_in_turns_are_all_read_in_their_order(
+    tokenizer_json: bytes, endpoint_json: str, truncate: bool
+) -> None:
+    """Also pairs, and with one text longer than a turn."""
+    made = Tokenizer(
+        tokenizer_json, replace(read_endpoint(endpoint_json).tokens, max_length=90_000)
+    )
+    words = ["tea", "rain", "roof", "night"]
+    given = [f"{word} " * (_CHARACTERS_AT_ONCE // 12) for word in words * 3]
+    given.insert(5, "fox " * (_CHARACTERS_AT_ONCE // 3))
+    pairs = [(text, "the quick fox") for text in given]
+    limits = replace(LIMITS, max_tokens=1_000_000)
+    for inputs in (given, pairs):
+        together = made.encode(inputs, truncate, limits)
+        assert together == [made.encode([one], truncate, limits)[0] for one in inputs]
 
 
 def test_as_many_tokens_as_a_request_may_have_are_taken() -> None:
