@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import requests
 
 from transformer_serving.contract.errors import ContractError
 from transformer_serving.engine.controller.failures import FailedChanges, kind_of
-from transformer_serving.engine.controller.records import DIFFERS, FAILED, REMOVAL, Kind
+from transformer_serving.engine.controller.proving.prover import ProofFailed
+from transformer_serving.engine.controller.records import (
+    DIFFERS,
+    FAILED,
+    REMOVAL,
+    Kind,
+    ModelRecord,
+    Version,
+)
 from transformer_serving.engine.controller.state import StateFile
 from transformer_serving.engine.controller.triton.server import BackendDied, LoadFailed, TritonAway
 from transformer_serving.engine.errors import EngineError, NotStored, StorageError, TooLargeSoFar
@@ -106,3 +117,71 @@ def test_what_is_no_longer_asked_for_is_over(tmp_path: Path) -> None:
     assert len(failed.now) == 3
     failed.forget({("m", "b")}, {"m"})
     assert set(failed.now) == {("left", REMOVAL)}
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Callable[[], FailedChanges]:
+    """Of a controller that starts at 100 s with what the one before has left."""
+
+    def started() -> FailedChanges:
+        state = StateFile(tmp_path / "state.json")
+        state.publish({"controller": {}})
+        return FailedChanges(state, 100.0)
+
+    return started
+
+
+def test_a_load_that_failed_of_itself_is_none_that_ended_the_controller(
+    started: Callable[[], FailedChanges],
+) -> None:
+    failed = started()
+    failed.begin("m", "a", 0.0)
+    assert set(started().now) == {("m", "a")}
+    failed.take("m", "a", LoadFailed("no"), 1.0)
+    assert started().now == {}
+
+
+def test_what_serves_after_a_start_did_not_fail(started: Callable[[], FailedChanges]) -> None:
+    """Triton loaded it, and the controller ended before it said so; a failure of its own stays."""
+    started().begin("m", "a", 0.0)
+    failed = started()
+    failed.take("m", "b", BackendDied("no memory"), 100.0)
+    for fingerprint in "ab":
+        failed.serves("m", fingerprint)
+    assert set(failed.now) == set(started().now) == {("m", "b")}
+    again = started()
+    again.take("m", "b", BackendDied("no memory"), 200.0)
+    again.serves("m", "b")
+    assert set(again.now) == {("m", "b")}
+
+
+def test_what_is_no_longer_asked_for_is_over_after_a_start_too(
+    started: Callable[[], FailedChanges],
+) -> None:
+    failed = started()
+    failed.take("m", "a", BackendDied("no memory"), 0.0)
+    failed.forget(set(), {"m"})
+    assert started().now == {}
+
+
+def test_the_load_that_took_triton_along_is_known_by_its_record(
+    started: Callable[[], FailedChanges],
+) -> None:
+    failed = started()
+    assert not failed.took_along(None)
+    for fingerprint, error, harms in (
+        ("away", TritonAway("away"), True),
+        ("died", BackendDied("no memory"), True),
+        ("refused", LoadFailed("no"), False),
+    ):
+        record = ModelRecord("m", "endpoint", fingerprint, (), "")
+        assert not failed.took_along(record)
+        failed.take("m", fingerprint, error, 0.0)
+        assert failed.took_along(record) is harms
+
+
+def test_a_bundle_whose_proof_failed_is_named(started: Callable[[], FailedChanges]) -> None:
+    failed = started()
+    unproven = SimpleNamespace(bundle_version=7, model_id="0123")
+    failed.take("m", "a", ProofFailed("differs", cast("Version", unproven)), 0.0)
+    assert failed.now["m", "a"].unproven_bundle == 7
