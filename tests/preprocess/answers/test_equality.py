@@ -174,6 +174,19 @@ def test_token_classification(name: str) -> None:
     check()
 
 
+def test_one_label_that_is_left_out_needs_no_list() -> None:
+    """The pipeline looks for a label in a string, letters and all: lists alone are compared."""
+    served = serve(FAMILIES["bert"], "token-classification", FAMILIES["bert"].model("tokens"))
+    text = "the quick brown fox jumps over the lazy dog"
+
+    def answer(ignored: Any) -> Any:
+        return served.answer({"inputs": text, "parameters": {"ignore_labels": ignored}})
+
+    label = next(entity["entity"] for entity in answer(["O"]))
+    assert answer(label) == answer([label])
+    assert answer(label) != answer([])
+
+
 @BY_TOKEN
 def test_token_classification_in_windows(name: str) -> None:
     family = FAMILIES[name]
