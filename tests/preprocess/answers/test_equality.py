@@ -249,6 +249,19 @@ def test_question_answering(name: str) -> None:
     check()
 
 
+@pytest.mark.parametrize("handle_impossible_answer", [False, True])
+def test_a_context_of_fewer_spans_than_asked_for_is_filled_up_as_the_pipeline_does(
+    handle_impossible_answer: bool,
+) -> None:
+    family = FAMILIES["bert"]
+    served = serve(family, "question-answering", family.model("spans", labels=("first", "last")))
+    pipeline = pipeline_of("bert", "question-answering", served.model)
+    inputs = {"question": "where does Anna work?", "context": "tea rain"}
+    parameters = {"top_k": 12, "handle_impossible_answer": handle_impossible_answer}
+    answers = served.answer({"inputs": inputs, "parameters": parameters})
+    check_equal("question-answering", answers, plain(pipeline(**inputs, **parameters)))
+
+
 @pytest.mark.parametrize("top_k", [1, 3])
 def test_question_answering_of_several(top_k: int) -> None:
     family = FAMILIES["bert"]
