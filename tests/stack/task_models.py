@@ -10,6 +10,7 @@ from tests.preprocess.answers.families import FAMILIES, LABELS
 from tests.preprocess.answers.served import plain
 from transformer_serving.desk.bundle.folder import Bundle
 from transformer_serving.desk.conversion.encoder import ConvertRequest, convert
+from transformer_serving.desk.export.heads import attention_of
 
 Ask = Callable[[dict[str, Any]], Any]
 
@@ -88,7 +89,10 @@ def reference_at(task: str, model: Path) -> Ask:
         return lambda body: _VECTORS[task](encoder, body)
     from transformers import pipeline
 
-    asked: Any = pipeline(task, model=saved, device="cpu")  # type: ignore[call-overload]
+    attention = {"attn_implementation": attention_of(model)}
+    asked: Any = pipeline(  # type: ignore[call-overload]
+        task, model=saved, device="cpu", model_kwargs=attention
+    )
     return lambda body: plain(_ask(asked, dict(body)))
 
 

@@ -38,6 +38,8 @@ SERVED_AS = {
     "albert": "question-answering",
     "bart": "zero-shot-classification",
     "qwen3": "sentence-embedding",
+    "gemma2": "text-classification",
+    "gpt2": "text-classification",
 }
 CASES = list(zip(SERVED_AS, cycle(ENGINES), strict=False))
 # Their lengths fall into different buckets.
