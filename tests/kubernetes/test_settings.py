@@ -31,6 +31,7 @@ NOT_IN_A_POD = {
     "CLEARML_API_SECRET_KEY_FILE": "a Secret is variables here",
     "TRANSFORMER_SERVING_LOCAL_API": "a release's files are of its own control plane only",
     **{row.name: "extraEnv takes it, headers from a Secret" for row in TRACES.variables},
+    "OTEL_RESOURCE_ATTRIBUTES": "extraEnv takes it",
     "TRANSFORMER_SERVING_STOP_SECONDS": "a pod's grace is computed from the other settings",
     "TRANSFORMER_SERVING_PUBLISHED": "what a Service reaches is never this machine alone",
 }
