@@ -178,6 +178,14 @@ def test_tritonclient_is_given_texts_as_tensors_and_the_rest_as_parameters(folde
     assert '    parameters={"return_documents": True, "top_n": 1, "truncate": True},' in code
 
 
+def test_tritonclient_is_not_given_what_counts_as_not_sent(folder: Path) -> None:
+    body = {"text": "a", "text_pair": None, "truncate": None, "timeout_ms": None}
+    code = shown(folder, json.dumps(body), TEXT)["tritonclient"]
+    assert "parameters" not in code
+    code = shown(folder, json.dumps(body | {"parameters": {"top_k": None}}), TEXT)["tritonclient"]
+    assert 'parameters={"top_k": None},' in code
+
+
 def test_a_stream_is_read_as_it_comes(folder: Path) -> None:
     body = json.dumps({"text": "a", "stream": True})
     code = shown(folder, body, TEXT)

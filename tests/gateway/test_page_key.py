@@ -66,6 +66,11 @@ def test_a_key_is_asked_for_and_kept_nowhere(tab: Tab, door: Server, page: str) 
         assert not shown(tab, "#room")
         assert tab.evaluate("document.querySelector('#key').value") == ""
         tab.evaluate("document.querySelector('#notice').hidden = true")
+    # As a chat has it: no header can hold it, so nobody is asked.
+    enter(tab, f"{ALL}\N{HORIZONTAL ELLIPSIS}")
+    tab.until("!document.querySelector('#notice').hidden")
+    assert "no key has" in tab.text("#notice")
+    assert tab.evaluate("document.querySelector('#key').value") == ""
     enter(tab, ALL)
     tab.until("!document.querySelector('#room').hidden")
     assert not shown(tab, "#door")

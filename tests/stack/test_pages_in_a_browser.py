@@ -108,6 +108,13 @@ def test_an_error_is_shown(tab: Tab, address: str) -> None:
     assert "no JSON" in tab.text("#code")
 
 
+def test_an_address_that_is_cut_shows_the_first_endpoint(tab: Tab, address: str) -> None:
+    for cut in ("50%", "%C3"):
+        tab.open(f"{address}#{cut}")
+        tab.until("document.querySelector('#name').innerText")
+        assert tab.evaluate("document.querySelector('#endpoints a').ariaCurrent") == "true"
+
+
 def test_a_hostile_answer_is_text(tab: Tab, address: str) -> None:
     show(tab, address, "zero-shot-classification")
     send(tab, json.dumps({"text": HOSTILE, "candidate_labels": [HOSTILE, "tea"]}))

@@ -128,9 +128,9 @@ function tritonclient(call) {
   const tls = base.protocol === "https:" ? ", ssl=True" : "";
   const [model, version] = call.name.split("/");
   const texts = Object.entries(fields).filter(([, value]) => isOfTexts(value));
-  const others = { ...parameters, ...Object.fromEntries(Object.entries(fields).filter((row) => !texts.some(([name]) => name === row[0]))) };
-  if (truncate !== undefined) others.truncate = truncate;
-  if (timeout_ms !== undefined) others.timeout_ms = timeout_ms;
+  // A field of null counts as not sent, and this protocol has no null for it.
+  const rest = Object.entries({ ...fields, truncate, timeout_ms }).filter(([name, value]) => value != null && !texts.some((row) => row[0] === name));
+  const others = { ...parameters, ...Object.fromEntries(rest) };
   const more =
     (version === undefined ? "" : `    model_version=${string(version)},\n`) +
     (Object.keys(others).length ? `    parameters=${python(others, "    ")},\n` : "") +

@@ -55,6 +55,12 @@ export function enter(path, show) {
     event.preventDefault();
     key = $("key").value.trim();
     $("key").value = "";
+    // No header can hold it: what came along as the key was copied, such as an ellipsis.
+    if (/[^\x21-\x7e]/.test(key)) {
+      key = "";
+      notice("This is no key: it holds a character that no key has. Copy it once more, as it was printed.");
+      return;
+    }
     attempt();
   });
   $("forget").addEventListener("click", () => {

@@ -32,9 +32,18 @@ function listEndpoints() {
   $("endpoints").replaceChildren(...rows);
 }
 
+// What stands in the address may be cut in the middle of a character: that names none.
+function wantedName() {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return "";
+  }
+}
+
 function choose() {
   if (location.hash === `#${SKIPPED}` && chosen) return;
-  const wanted = decodeURIComponent(location.hash.slice(1));
+  const wanted = wantedName();
   leave();
   chosen = endpoints.find(({ name }) => name === wanted) ?? endpoints[0];
   $(SKIPPED).hidden = !chosen;
