@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -118,11 +118,11 @@ class FillMask:
             [at for at, token in enumerate(row.ids) if token == self._masks.mask_id] for row in rows
         ]
         if not all(positions):
-            raise ServingError(
-                "impossible",
-                f"a text has no {self._masks.mask_token} to fill in",
-                field="text",
-                limit=self._masks.mask_token,
+            self._refuse(
+                any(
+                    not at and len(row.ids) == self._tokens.max_length
+                    for at, row in zip(positions, rows, strict=True)
+                )
             )
         written = sum(
             parameters.top_k * len(at) * len(row.ids)
@@ -150,6 +150,16 @@ class FillMask:
         encoded = list(chain.from_iterable(parts))
         # There are no more tokens in them than `written`, which has been looked at.
         return Work(request, encoded, Context(tokenizer, targets, parts), written)
+
+    def _refuse(self, may_be_cut: bool) -> NoReturn:
+        """A text without a mask, or one that is so long that it may have stood in what is cut."""
+        among = " among the tokens that the model takes" if may_be_cut else ""
+        raise ServingError(
+            "impossible",
+            f"a text has no {self._masks.mask_token} to fill in{among}",
+            field="text",
+            limit=self._masks.mask_token,
+        )
 
     def _target_ids(self, targets: Iterable[str], tokenizer: Tokenizer) -> list[int]:
         """A word's own token or, as in the pipeline, the first of its tokens."""

@@ -175,9 +175,11 @@ class QuestionAnswering:
 
     def _check_room(self, room: int, asked: int, parameters: QuestionParameters) -> None:
         if room < 1:
+            longest = parameters.window >= self._tokens.max_length
             raise ServingError(
                 "too_large",
-                "a question leaves no room for its context; shorten it or raise max_seq_len",
+                "a question leaves no room for its context; shorten it"
+                + ("" if longest else " or raise max_seq_len"),
                 field="question",
                 limit=max(asked + room - 1, 0),
                 got=asked,

@@ -167,7 +167,8 @@ class Rerank:
         self._encoder = _encoder_of(endpoint, self.form)
         function: tuple[Parameter, ...] = ()
         if isinstance(self._encoder, CrossEncoder):
-            named = choice(tuple(FUNCTIONS))
+            # Over the one number of a text softmax is 1: nothing would stand before another.
+            named = choice(tuple(name for name in FUNCTIONS if name != "softmax"))
             function = (Parameter("function_to_apply", named, self._encoder.function),)
         self.parameters = (
             Parameter("top_k", whole(1)),

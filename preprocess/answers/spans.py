@@ -45,7 +45,8 @@ def best_spans(start: Array, end: Array, count: int, longest: int) -> list[tuple
 
 
 def _largest(scores: Array, count: int) -> Array:
-    """Where the largest are, the largest first; ties as the reference breaks them."""
+    """Where the largest are, the largest first; where one is asked for, of those that tie the
+    first, as in the reference."""
     if count == 1:
         return np.array([scores.argmax()])
     if len(scores) <= count:

@@ -41,6 +41,8 @@ def endpoint_for(task: str, fields: dict[str, Any]) -> Endpoint:
     made = replace(read_endpoint(json.dumps(fields)), task=task, head=head, classification=None)
     made = replace(made, limits=replace(made.limits, max_texts=3, max_characters=20))
     labels = fields["classification"] | {"entailment": 1}
+    if task == "rerank":
+        labels = {**labels, "labels": ["LABEL_0"], "activation": "sigmoid", "entailment": None}
     if head == "vector":
         vector = {"pooling": "engine", "normalize": False, "dimensions": 4, "prompts": PROMPTS}
         return replace(made, embedding=_embedding(vector))

@@ -121,6 +121,7 @@ CASES: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("fill-mask", parameters(targets=[]), 422, "targets"),
     ("fill-mask", parameters(targets=[""]), 422, "targets"),
     ("fill-mask", {"text": "no mask"}, 422, "text"),
+    ("rerank", parameters(function_to_apply="softmax"), 400, "function_to_apply"),
     ("fill-mask", {"text": f"[MASK] {LONG}"}, 413, "text"),
     ("fill-mask", {"text": ["[MASK] " * 30] * 40}, 413, "top_k"),
     ("zero-shot-classification", {"candidate_labels": 3}, 400, "candidate_labels"),
@@ -530,6 +531,23 @@ def test_of_several_texts_the_one_that_is_too_long_is_told(task: str, field: str
     error = outcome(endpoint, {field: long, "truncate": False, "parameters": more})
     assert (error.kind.code, error.field) == ("too_large", field)
     assert error.message.startswith("a text has more tokens than the model takes; ")
+
+
+def test_a_mask_that_may_be_cut_off_is_no_text_without_one() -> None:
+    endpoint = served("fill-mask")
+    cut = outcome(endpoint, {"text": f"{LONG} [MASK]", "truncate": True})
+    assert (cut.kind.status, cut.field) == (422, "text")
+    assert cut.message == "a text has no [MASK] to fill in among the tokens that the model takes"
+    none = outcome(endpoint, {"text": "tea", "truncate": True})
+    assert none.message == "a text has no [MASK] to fill in"
+
+
+def test_a_longer_window_is_advised_where_there_is_one() -> None:
+    endpoint, body = served("question-answering"), {"question": LONG, "context": LONG}
+    for window, advised in ((None, False), (MAX_LENGTH, False), (MAX_LENGTH - 8, True)):
+        error = outcome(endpoint, body | parameters(max_seq_len=window) if window else body)
+        assert (error.kind.status, error.field) == (413, "question")
+        assert ("raise max_seq_len" in error.message) is advised
 
 
 def test_a_time_that_is_none_is_shown_with_its_bounds() -> None:
