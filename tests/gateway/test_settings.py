@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 
 from transformer_serving.contract.settings.polls import SERVING_POLL
 from transformer_serving.contract.settings.setting import Setting, TextSetting
+from transformer_serving.gateway.access import KEYS_FILE, OPEN, TLS_CERT
 from transformer_serving.gateway.request_id import HEADER, request_id
 from transformer_serving.gateway.server import command
 from transformer_serving.gateway.settings import (
@@ -95,6 +97,14 @@ def test_a_flag_that_is_not_given_leaves_its_variable(given: tuple[str, ...]) ->
     named = command._named(command._parser().parse_args(given))
     flags = {GRACEFUL_SECONDS.name: "7", GRPC_PORT.name: "8001", WORKERS.name: "2"}
     assert named == (flags if given else {})
+
+
+def test_flags_of_who_gets_in_are_their_variables() -> None:
+    given = ["--open", "--keys=keys.json", "--tls-cert=/run/tls.pem"]
+    named = command._named(command._parser().parse_args(given))
+    # The workers may be started elsewhere.
+    keys = str(Path("keys.json").absolute())
+    assert named == {OPEN.name: "1", KEYS_FILE.name: keys, TLS_CERT.name: "/run/tls.pem"}
 
 
 def test_an_empty_variable_is_an_unset_one() -> None:
