@@ -30,6 +30,7 @@ from transformer_serving.gateway.body.json_body import (
         (b"Application/JSON; charset=utf-8", True),
         (b"application/ld+json", True),
         (b"text/json", False),
+        (b"application/xml", False),
         (b"json", False),
         (b"\xff\xfe", False),
         (b"", False),
@@ -317,6 +318,8 @@ async def test_after_a_large_body_the_loop_is_others_for_as_long(
     large = b'{"text": "' + b"a" * json_body._LARGE + b'"}'
     for raw in (large, large, b"{}", large):
         await parser.parse(raw, is_json=True, ours=True)
+    # Nor does one wait that is not parsed.
+    assert await parser.parse(large, is_json=False, ours=True) == large
     assert rests == [0.0, pytest.approx(0.04), pytest.approx(0.0)]
     clock[0] += 1.0
     await parser.parse(large, is_json=True, ours=True)

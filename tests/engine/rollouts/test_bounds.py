@@ -106,3 +106,5 @@ def test_a_quantile_is_the_bin_of_the_one_of_its_rank(seconds: list[float], q: f
 def test_slower_is_surely_slower(seconds: list[float], limit: float) -> None:
     found = bounds.slower_than(times_of(seconds), limit)
     assert found <= sum(value > limit * (1 - 1e-9) for value in seconds)
+    # Whoever is slower by more than a bin's width, 9 %, is among them.
+    assert found >= sum(value > limit * 1.1 for value in seconds)
