@@ -48,6 +48,7 @@ def test_content_types(kind: bytes | None, answer: bool) -> None:
         (b"", True),
         (b"text/json; charset=utf-8", True),
         (b"application/x-json", True),
+        (b"text/ld+json", True),
         (b"text/plain", False),
         (b"application/x-www-form-urlencoded", False),
         (b"\xff\xfe", False),
