@@ -173,6 +173,16 @@ def test_a_flipped_byte_of_deflate_never_gives_other_data(
     assert result in (data, "malformed_body", "too_large")
 
 
+def test_a_coding_is_no_other_ones_name() -> None:
+    data = b"rain and tea"
+    assert decoded(decoder_for(b"gzip", 100), zlib.compress(data), []) == "malformed_body"
+    assert decoded(decoder_for(b"deflate", 100), gzip.compress(data), []) == "malformed_body"
+    raw = zlib.compressobj(wbits=-15)
+    packed = raw.compress(data) + raw.flush()
+    for coding in (b"gzip", b"deflate"):
+        assert decoded(decoder_for(coding, 100), packed, []) == "malformed_body"
+
+
 def test_thousands_of_empty_members_are_refused() -> None:
     assert decoded(Gzip(10**6), gzip.compress(b"") * 5000, []) == "malformed_body"
     assert decoded(Gzip(10**6), gzip.compress(b"a") * 1024, []) == b"a" * 1024
