@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 from transformer_serving.contract.endpoint import Recorded, read_endpoint
 from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.fields import Fields
 
 
 def test_what_is_written_is_read_back(endpoint_json: str) -> None:
@@ -52,6 +53,20 @@ def test_zero_shot_names_the_column_of_entailment(endpoint_fields: dict[str, Any
     endpoint_fields["classification"]["entailment"] = 2
     with pytest.raises(ContractError, match="'entailment' must be from 0 to 1, got 2"):
         read_endpoint(json.dumps(endpoint_fields))
+
+
+@pytest.mark.parametrize(("row", "kind"), [([], "a list"), ("a", "a string"), (None, "null")])
+def test_a_row_that_is_no_object_is_named_by_its_place(row: object, kind: str) -> None:
+    with pytest.raises(
+        ContractError, match=rf"^it: field 'rows\[1\]' must be an object, got {kind}$"
+    ):
+        Fields("it", {"rows": [{}, row]}).rows("rows")
+
+
+def test_a_number_beyond_a_float_is_refused() -> None:
+    assert Fields("it", {"share": 2}).take("share", float) == 2.0
+    with pytest.raises(ContractError, match="'share' must be float, got a number beyond it"):
+        Fields("it", {"share": 10**400}).take("share", float)
 
 
 EMBEDDING = {"normalize": True, "dimensions": 2, "similarity": "dot", "prompts": {"query": "Q: "}}
