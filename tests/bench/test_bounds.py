@@ -20,6 +20,16 @@ def test_the_bound_is_as_sure_as_it_says(rounds: int, rank: int) -> None:
     assert wrong <= 0.05 or rank == 0
 
 
+@pytest.mark.parametrize(("rounds", "rank"), [(1, 0), (2, 0), (3, 1), (8, 3), (9, 4)])
+def test_however_little_sure_a_bound_is_it_is_not_beyond_the_median(rounds: int, rank: int) -> None:
+    assert bounds.bound_rank(rounds, 0.0) == rank
+
+
+@pytest.mark.parametrize(("median", "share"), [(10.0, 0.3), (0.0, 0.0)])
+def test_how_far_the_bounds_are_is_a_share_of_the_median(median: float, share: float) -> None:
+    assert bounds.Spread(median, 8.0, 14.0, rounds=7).share == pytest.approx(share)
+
+
 @given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=40))
 def test_a_spread_holds_its_median(values: list[float]) -> None:
     found = bounds.spread(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import socket
 import subprocess
@@ -172,6 +173,34 @@ def test_refusals_are_counted_and_are_no_answers(server: Server) -> None:
     assert found.statuses == {"200": 5, "503": 5}
     assert found.latency is not None
     assert found.latency.count == 5
+
+
+def test_the_figures_of_a_run_of_known_times() -> None:
+    rows = [
+        load.Exchange("long", 2, due=1.0, sent=1.5, done=2.0, status=200),
+        load.Exchange("short", 1, due=2.0, sent=2.0, done=2.1, status=200),
+        load.Exchange("long", 2, due=3.0, sent=3.1, done=3.4, status=200),
+        load.Exchange("short", 1, due=4.0, sent=4.0, done=9.0, status=503),
+        load.Exchange("short", 1, due=5.0, sent=5.0, done=9.0, status=load.NO_ANSWER),
+    ]
+    found = figures(load.Run(tuple(rows), elapsed_s=4.0, cpu_s=1.0))
+    assert (found.requests, found.elapsed_s, found.goodput, found.texts) == (5, 4.0, 0.75, 1.25)
+    assert found.statuses == {"no answer": 1, "200": 3, "503": 1}
+    assert (found.generator_cpu, found.late_ms) == (0.25, pytest.approx(500))
+    times = (3, 500.0, 400.0, 1000.0, 1000.0, 1000.0, 1000.0)
+    assert found.latency is not None
+    assert dataclasses.astuple(found.latency) == pytest.approx(times)
+    assert {label: part.p50 for label, part in found.by_label.items()} == {
+        "long": pytest.approx(400),
+        "short": pytest.approx(100),
+    }
+    # Of one kind of payload alone they are all's.
+    assert figures(load.Run(tuple(rows[1:2]), elapsed_s=4.0, cpu_s=1.0)).by_label == {}
+
+
+def test_a_run_without_a_request_has_figures() -> None:
+    found = figures(load.Run((), elapsed_s=0.0, cpu_s=1.0))
+    assert (found.goodput, found.latency, found.late_ms, found.generator_cpu) == (0, None, 0, 0)
 
 
 def test_nobody_there_is_an_error_and_not_a_figure() -> None:

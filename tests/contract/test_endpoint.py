@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 from transformer_serving.contract.endpoint import Recorded, read_endpoint
 from transformer_serving.contract.errors import ContractError
+from transformer_serving.contract.fields import Fields
 
 
 def test_what_is_written_is_read_back(endpoint_json: str) -> None:
@@ -43,6 +44,18 @@ def test_what_a_tokenizer_lacks_may_be_left_out(endpoint_fields: dict[str, Any])
     assert (tokens.unk_id, tokens.cls_id, tokens.truncation_side) == (1, 2, "left")
 
 
+@pytest.mark.parametrize(("side", "is_first"), [("right", True), ("left", False)])
+def test_which_of_two_texts_is_first_follows_from_the_padding_where_it_is_not_said(
+    endpoint_fields: dict[str, Any], side: str, is_first: bool
+) -> None:
+    endpoint_fields["tokens"]["padding_side"] = side
+    tokens = read_endpoint(json.dumps(endpoint_fields)).tokens
+    assert (tokens.question_first, tokens.split_special_tokens) == (is_first, False)
+    endpoint_fields["tokens"].update(question_first=not is_first, split_special_tokens=True)
+    tokens = read_endpoint(json.dumps(endpoint_fields)).tokens
+    assert (tokens.question_first, tokens.split_special_tokens) == (not is_first, True)
+
+
 def test_zero_shot_names_the_column_of_entailment(endpoint_fields: dict[str, Any]) -> None:
     endpoint_fields["task"] = "zero-shot-classification"
     endpoint_fields["classification"]["entailment"] = 1
@@ -52,6 +65,20 @@ def test_zero_shot_names_the_column_of_entailment(endpoint_fields: dict[str, Any
     endpoint_fields["classification"]["entailment"] = 2
     with pytest.raises(ContractError, match="'entailment' must be from 0 to 1, got 2"):
         read_endpoint(json.dumps(endpoint_fields))
+
+
+@pytest.mark.parametrize(("row", "kind"), [([], "a list"), ("a", "a string"), (None, "null")])
+def test_a_row_that_is_no_object_is_named_by_its_place(row: object, kind: str) -> None:
+    with pytest.raises(
+        ContractError, match=rf"^it: field 'rows\[1\]' must be an object, got {kind}$"
+    ):
+        Fields("it", {"rows": [{}, row]}).rows("rows")
+
+
+def test_a_number_beyond_a_float_is_refused() -> None:
+    assert Fields("it", {"share": 2}).take("share", float) == 2.0
+    with pytest.raises(ContractError, match="'share' must be float, got a number beyond it"):
+        Fields("it", {"share": 10**400}).take("share", float)
 
 
 EMBEDDING = {"normalize": True, "dimensions": 2, "similarity": "dot", "prompts": {"query": "Q: "}}
@@ -73,6 +100,8 @@ def test_somebody_pools_exactly_once(
     endpoint_fields["embedding"] = {**EMBEDDING, "pooling": pooling, "default_prompt": "query"}
     endpoint = read_endpoint(json.dumps(endpoint_fields))
     assert read_endpoint(endpoint.to_json()) == endpoint
+    # What another head has is not read.
+    assert (endpoint.classification, endpoint.masks, endpoint.generation) == (None, None, None)
     endpoint_fields["embedding"]["pooling"] = "cls" if pooling == "engine" else "engine"
     with pytest.raises(ContractError, match="field 'pooling' must be one of"):
         read_endpoint(json.dumps(endpoint_fields))
@@ -87,11 +116,18 @@ def test_somebody_pools_exactly_once(
         (("bundle_version",), True, "field 'bundle_version' must be int, got true or false"),
         (("tokens", "buckets"), [8, 8, 32], "must rise strictly and end with max_length 32"),
         (("tokens", "padding_side"), "up", "field 'padding_side' must be one of right, left"),
-        (("outputs", 0, "dims"), [], "field 'dims' must be a list of sizes or -1"),
+        (("tokens", "buckets"), [0, 32], "must rise strictly and end with max_length 32"),
+        (("tokens", "buckets"), [True, 32], "must rise strictly and end with max_length 32"),
+        (("tokens", "buckets"), [], "must rise strictly and end with max_length 32"),
+        *(
+            (("outputs", 0, "dims"), dims, "field 'dims' must be a list of sizes or -1")
+            for dims in ([], [0], [-2], [True], [2.0])
+        ),
         (("head",), "masks", "field 'head' must be one of sequence"),
         (("outputs", 0, "dims"), [-1, 2], "must have the axes [labels]"),
         (("inputs", 2, "role"), "candidates", "these roles beside the tokens': none"),
         (("classification", "labels"), ["A", "A"], "must be a list of different names"),
+        (("classification", "labels"), ["A", 2], "field 'labels' must be a list of strings"),
         (("tokens", "unk_id"), -1, "field 'unk_id' must be from 0 to"),
         (("tokens", "cls_id"), "2", "field 'cls_id' must be int, got a string"),
         (("tokens", "truncation_side"), "up", "'truncation_side' must be one of right, left"),

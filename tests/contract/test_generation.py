@@ -14,11 +14,13 @@ from transformer_serving.contract.generation import (
     LEAST_SAMPLING,
     MAX_SEED,
     MOST_PENALTY,
+    Finish,
     Options,
     Sampling,
     read_options,
 )
 
+PLAIN = Sampling(True, 1.0, 1.0, 0, 1.0)
 OF_BEFORE = {"max_new_tokens", "eos_ids", "sampling", "seed", "logprobs", "first"}
 MORE = ("frequency_penalty", "presence_penalty", "min_new_tokens", "min_p")
 
@@ -150,6 +152,43 @@ def test_a_temperature_that_is_none_is_refused(value: float) -> None:
     sampling = Sampling(True, value, 1.0, 0, 1.0)
     with pytest.raises(ContractError, match="'temperature' must be above 1e-06 and at most 100"):
         read_options(Options(1, (), sampling, 0).to_json())
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.01, float("nan")])
+def test_a_top_p_that_is_none_is_refused(value: float) -> None:
+    sampling = Sampling(True, 1.0, value, 0, 1.0)
+    with pytest.raises(ContractError, match="'top_p' must be above 1e-06 and at most 1,"):
+        read_options(Options(1, (), sampling, 0).to_json())
+
+
+@pytest.mark.parametrize("value", [0, -1, 101, float("nan")])
+def test_a_repetition_penalty_that_is_none_is_refused(value: float) -> None:
+    sampling = Sampling(True, 1.0, 1.0, 0, value)
+    with pytest.raises(ContractError, match="'repetition_penalty' must be above 1e-06 and at most"):
+        read_options(Options(1, (), sampling, 0).to_json())
+
+
+def test_more_tokens_that_end_it_than_may_be_are_refused() -> None:
+    ids = tuple(range(257))
+    assert len(read_options(Options(1, ids[:-1], PLAIN, 0).to_json()).eos_ids) == 256  # type: ignore[union-attr]
+    with pytest.raises(ContractError, match="'eos_ids' must be a list of at most 256 token ids"):
+        read_options(Options(1, ids, PLAIN, 0).to_json())
+
+
+def test_why_a_sequence_ends_has_the_numbers_that_bundles_of_before_know() -> None:
+    """Each brings its own copy of them."""
+    numbers = {"RUNNING": 0, "STOP": 1, "LENGTH": 2, "CANCELLED": 3, "CACHE_FULL": 4}
+    assert {reason.name: int(reason) for reason in Finish} == numbers
+
+
+def test_what_generation_does_not_say_is_as_before_it_was_said(
+    generation_fields: dict[str, Any],
+) -> None:
+    for name in ("top_k_is_unsaid", "chat_template"):
+        generation_fields["generation"].pop(name, None)
+    found = read_endpoint(json.dumps(generation_fields)).generation
+    assert found is not None
+    assert (found.top_k_is_unsaid, found.chat_template) == (False, None)
 
 
 def test_a_whole_number_that_is_beyond_every_float_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, strategies as some
 
 from transformer_serving.contract.rollout import (
@@ -48,6 +49,12 @@ def test_an_item_that_is_not_there_is_no_rollout() -> None:
     assert read_seen(None) == Seen()
 
 
+@pytest.mark.parametrize("text", ["[]", '{"steps": 1}', '{"steps": {"a1 0": {"old": {}}}}'])
+def test_what_a_worker_tells_otherwise_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a rollout"):
+        read_seen(text)
+
+
 def test_the_candidate_is_a_version_of_the_endpoint() -> None:
     assert PLAN.candidate == "texts/77"
 
@@ -62,6 +69,17 @@ def test_arms_are_added_up() -> None:
     found.add(arm((200, 5, 0.01), (200, 60, 0.5)))
     assert found == arm((200, 5, 0.01), (502, 5, 0.01), (200, 5, 0.01), (200, 60, 0.5))
     assert set(found.lengths) == {8, 64}
+
+
+def test_an_answer_is_an_error_from_400_on() -> None:
+    assert arm((400, 5, 0.01)).errors == 1
+
+
+def test_mirrored_requests_are_added_up_and_judged_by() -> None:
+    found = Arm(requests=1, compared=5, differ=2, left_out=3)
+    found.add(Arm(requests=2, compared=7, differ=1, left_out=4))
+    assert found == Arm(requests=3, compared=12, differ=3, left_out=7)
+    assert found.evidence == 3 + 12
 
 
 @given(some.floats(1e-4, 3600))

@@ -135,3 +135,20 @@ def test_one_that_serves_by_then_is_not_ended(tmp_path: Path) -> None:
     state.commit("m", again)
     graces.end(10.0, lambda _: True)
     assert state.records()["m"] == again
+
+
+def test_one_that_is_removed_by_then_is_forgotten(tmp_path: Path) -> None:
+    newest = Version(2, "t", "", "onnxruntime", 2, True, "m", "c", 5.0)
+    older = replace(newest, number=1, drop_at=500.0)
+    record = ModelRecord("m", "m", "f", (newest, older), "")
+    state = StateFile(tmp_path / "state.json")
+    state.commit("m", record)
+    graces = Graces(state, lambda record: True)
+    assert graces.has("m", 1)
+    state.commit("m", None)
+    graces.end(10.0, lambda _: True)
+    assert "m" not in state.records()
+    # One of that name and number that comes later has a grace of its own.
+    state.commit("m", record)
+    graces.end(20.0, lambda _: True)
+    assert state.records()["m"] == record

@@ -30,6 +30,14 @@ def test_a_certificate_needs_its_key(alone: object) -> None:
         read_access({alone.name: "file.pem"})  # type: ignore[attr-defined]
 
 
+def test_paths_and_a_switch_are_read_together() -> None:
+    paths = [Path("keys.json"), Path("tls.pem"), Path("key.pem"), Path("ca.pem")]
+    named = zip((KEYS_FILE, TLS_CERT, TLS_KEY, TLS_CLIENT_CA), paths, strict=True)
+    found = read_access({OPEN.name: "1", **{setting.name: str(path) for setting, path in named}})
+    keys, cert, key, authorities = paths
+    assert found == Access(keys, True, cert, key, authorities)
+
+
 def test_a_switch_is_on_or_off() -> None:
     assert read_access({OPEN.name: "1"}).open
     assert not read_access({OPEN.name: "0"}).open

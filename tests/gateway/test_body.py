@@ -173,6 +173,16 @@ def test_a_flipped_byte_of_deflate_never_gives_other_data(
     assert result in (data, "malformed_body", "too_large")
 
 
+def test_a_coding_is_no_other_ones_name() -> None:
+    data = b"rain and tea"
+    assert decoded(decoder_for(b"gzip", 100), zlib.compress(data), []) == "malformed_body"
+    assert decoded(decoder_for(b"deflate", 100), gzip.compress(data), []) == "malformed_body"
+    raw = zlib.compressobj(wbits=-15)
+    packed = raw.compress(data) + raw.flush()
+    for coding in (b"gzip", b"deflate"):
+        assert decoded(decoder_for(coding, 100), packed, []) == "malformed_body"
+
+
 def test_thousands_of_empty_members_are_refused() -> None:
     assert decoded(Gzip(10**6), gzip.compress(b"") * 5000, []) == "malformed_body"
     assert decoded(Gzip(10**6), gzip.compress(b"a") * 1024, []) == b"a" * 1024
@@ -296,6 +306,12 @@ def test_a_content_length_that_is_no_size(declared: bytes) -> None:
         check_declared({b"content-length": declared}, 10)
 
 
+def test_what_comes_in_chunks_has_no_length_to_go_by() -> None:
+    declared = {b"content-length": b"5"}
+    assert check_declared(declared, 10) == 5
+    assert check_declared({**declared, b"transfer-encoding": b"chunked"}, 10) is None
+
+
 @pytest.mark.parametrize(
     "encoding", [b"br", b"compress", b"gzip, deflate", b"gzip, gzip", b"identity,gzip", b"\xff"]
 )
@@ -322,6 +338,44 @@ async def test_the_end_of_a_declared_body_is_not_asked_for(cuts: list[int]) -> N
         assert await incoming.read({b"content-length": b"6"}, share) == b"abcdef"
     assert not incoming.open
     assert next(pieces, None) is None
+
+
+async def test_a_message_that_says_nothing_of_more_is_the_last() -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"abc"}
+
+    incoming = Incoming(receive, settings_of(9))
+    with body_memory(9).share() as share:
+        assert await incoming.read({}, share) == b"abc"
+    assert not incoming.open
+
+
+@pytest.mark.parametrize(
+    ("seconds", "stall", "named"),
+    [(0.05, 3600, "BODY_SECONDS"), (3600, 0.05, "BODY_STALL_SECONDS"), (3600, 3600, None)],
+)
+async def test_the_rest_of_a_body_has_its_time_by_the_name_of_the_limit(
+    seconds: float, stall: float, named: str | None
+) -> None:
+    asked = 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        if asked == 2 and named:
+            await asyncio.Event().wait()
+        # Others have their turns.
+        await asyncio.sleep(0.001)
+        return {"type": "http.request", "body": b"a", "more_body": asked < 4}
+
+    incoming = Incoming(receive, settings_of(9, body_seconds=seconds, body_stall_seconds=stall))
+    with body_memory(9).share() as share:
+        async with asyncio.timeout(60):
+            if named is None:
+                assert await incoming.read({}, share) == b"aaaa"
+                return
+            with pytest.raises(ServingError, match=f"TRANSFORMER_SERVING_{named} sets"):
+                await incoming.read({}, share)
 
 
 async def test_a_body_that_never_comes_is_given_up() -> None:

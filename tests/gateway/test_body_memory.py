@@ -105,6 +105,22 @@ CALLERS = st.builds(
 )  # fmt: skip
 
 
+def test_all_of_it_may_be_held_and_no_byte_more() -> None:
+    memory = body_memory(10)
+    with memory.share() as one, memory.share() as other:
+        one.take(4)
+        other.take(6)
+        with pytest.raises(ServingError):
+            one.take(1)
+        assert (memory.held, one.held) == (10, 4)
+        one.take(5, is_here=True)
+        assert memory.held == 15
+        one.give_back(7)
+        assert (memory.held, one.held) == (8, 2)
+        other.take(2)
+    assert memory.held == 0
+
+
 @pytest.mark.slow
 @given(st.lists(CALLERS, min_size=1, max_size=8))
 @settings(max_examples=30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -163,6 +164,95 @@ async def test_an_app_that_asks_for_the_end_gets_it_too() -> None:
     assert [(await one)["type"] for one in asked] == ["http.disconnect"] * 2
     assert connection.asked == 1
     assert caller.left.done()
+
+
+def answered(code: str | None) -> Response:
+    response = Response(b"{}")
+    if code is not None:
+        response.code = code  # type: ignore[attr-defined]
+    return response
+
+
+async def test_a_worker_that_leaves_is_no_caller_that_left() -> None:
+    connection = Connection()
+    connection.body = []
+    caller = Caller(connection.receive)
+    assert not caller.has_left
+    assert not caller.is_missed_by(answered("left"))
+    caller.give_up()
+    assert await caller.receive_end() == {"type": "http.disconnect"}
+    assert not caller.has_left
+    # Only of an answer that says otherwise.
+    said = [caller.is_missed_by(answered(code)) for code in ("left", "timeout", None)]
+    assert said == [True, False, False]
+    caller.stop()
+
+
+async def test_a_caller_that_left_is_missed_by_no_answer() -> None:
+    # Its connection brings one more message before its end.
+    connection = Connection()
+    caller = Caller(connection.receive)
+    connection.closed.set()
+    assert await caller.receive_end() == {"type": "http.disconnect"}
+    assert caller.has_left
+    # It is not told again, by a worker that leaves later.
+    caller.give_up()
+    assert caller.has_left
+    assert not caller.is_missed_by(answered("left"))
+
+
+async def test_a_worker_that_leaves_gives_up_whoever_is_there_and_whoever_comes() -> None:
+    callers = Callers()
+    callers._going = True
+    inside = []
+    for _ in range(3):
+        inside.append(Inside(callers))
+        callers._round()
+    inside.append(Inside(callers))
+    assert callers._watched
+    assert callers._older
+    assert callers._new
+    callers.give_up()
+    inside.append(Inside(callers))
+    for one in inside:
+        with pytest.raises(ConnectionAbortedError):
+            await one.caller.left
+        callers.leave(one.caller)
+    assert not callers._watched
+
+
+async def test_of_a_worker_that_leaves_nobody_needs_to_hear() -> None:
+    said: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    callers = Callers()
+    caller = callers.enter(Connection().receive)
+    callers.give_up()
+    callers.leave(caller)
+    del caller
+    gc.collect()
+    assert said == []
+
+
+def test_rounds_are_turned_one_after_the_other_while_somebody_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    due: list[Callable[[], None]] = []
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_later", lambda _, __, what: due.append(what))
+
+    async def play() -> None:
+        callers = Callers()
+        for _ in range(2):
+            one, other = Inside(callers), Inside(callers)
+            assert len(due) == 1
+            due.pop()()
+            assert len(due) == 1
+            callers.leave(one.caller)
+            callers.leave(other.caller)
+            due.pop()()
+            assert due == []
+
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(play())
 
 
 class Inside:

@@ -30,6 +30,7 @@ from transformer_serving.gateway.body.json_body import (
         (b"Application/JSON; charset=utf-8", True),
         (b"application/ld+json", True),
         (b"text/json", False),
+        (b"application/xml", False),
         (b"json", False),
         (b"\xff\xfe", False),
         (b"", False),
@@ -47,6 +48,7 @@ def test_content_types(kind: bytes | None, answer: bool) -> None:
         (b"", True),
         (b"text/json; charset=utf-8", True),
         (b"application/x-json", True),
+        (b"text/ld+json", True),
         (b"text/plain", False),
         (b"application/x-www-form-urlencoded", False),
         (b"\xff\xfe", False),
@@ -92,6 +94,13 @@ async def test_what_is_in_no_encoding_is_refused(raw: bytes) -> None:
         with pytest.raises(ServingError) as caught:
             await json_body.Parser(100).parse(raw, is_json=True, ours=ours)
         assert caught.value.kind.code == "malformed_body"
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+async def test_of_ours_an_empty_body_is_called_so(is_json: bool) -> None:
+    with pytest.raises(ServingError, match="^the body is empty$"):
+        await json_body.Parser(100).parse(b"", is_json=is_json, ours=True)
+    assert await json_body.Parser(100).parse(b"", is_json=is_json, ours=False) == b""
 
 
 LEAVES = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text()
@@ -178,6 +187,15 @@ def test_a_number_that_the_host_does_not_read_is_too_large() -> None:
         check_acceptable(b'{"a": %b}' % (b"9" * 4301))
 
 
+def test_what_is_no_json_is_told_with_its_place() -> None:
+    for check in (parse_object, check_acceptable):
+        with pytest.raises(ServingError, match=r"is not valid JSON \(at character 6\)"):
+            check(b'{"a": tea}')
+        with pytest.raises(ServingError, match="must be a JSON object") as caught:
+            check(b"[1]")
+        assert caught.value.got == "a list"
+
+
 def test_strict_for_ours_as_the_host_for_others() -> None:
     check_acceptable(b'{"a": NaN}')
     check_acceptable(b'"text"')
@@ -218,6 +236,15 @@ def test_elements_are_those_outside_of_strings(value: Any, spaced: bool) -> None
             check_elements(raw, limit)
     check_elements(raw, count)
     check_elements(raw, count + 1)
+
+
+def test_the_shortest_elements_are_counted_too() -> None:
+    """Two of them in three bytes: no body is cleared by its length that has more than allowed."""
+    raw = b"[" + b"[]," * 500 + b"[]]"
+    check_elements(raw, 1002)
+    with pytest.raises(ServingError) as caught:
+        check_elements(raw, 1001)
+    assert (caught.value.limit, caught.value.got) == (1001, 1002)
 
 
 def test_what_is_no_json_is_counted_or_refused() -> None:
@@ -292,6 +319,8 @@ async def test_after_a_large_body_the_loop_is_others_for_as_long(
     large = b'{"text": "' + b"a" * json_body._LARGE + b'"}'
     for raw in (large, large, b"{}", large):
         await parser.parse(raw, is_json=True, ours=True)
+    # Nor does one wait that is not parsed.
+    assert await parser.parse(large, is_json=False, ours=True) == large
     assert rests == [0.0, pytest.approx(0.04), pytest.approx(0.0)]
     clock[0] += 1.0
     await parser.parse(large, is_json=True, ours=True)

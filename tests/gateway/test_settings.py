@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 
 from transformer_serving.contract.settings.polls import SERVING_POLL
 from transformer_serving.contract.settings.setting import Setting, TextSetting
+from transformer_serving.gateway.access import KEYS_FILE, OPEN, TLS_CERT
 from transformer_serving.gateway.request_id import HEADER, request_id
 from transformer_serving.gateway.server import command
 from transformer_serving.gateway.settings import (
@@ -97,6 +99,14 @@ def test_a_flag_that_is_not_given_leaves_its_variable(given: tuple[str, ...]) ->
     assert named == (flags if given else {})
 
 
+def test_flags_of_who_gets_in_are_their_variables() -> None:
+    given = ["--open", "--keys=keys.json", "--tls-cert=/run/tls.pem"]
+    named = command._named(command._parser().parse_args(given))
+    # The workers may be started elsewhere.
+    keys = str(Path("keys.json").absolute())
+    assert named == {OPEN.name: "1", KEYS_FILE.name: keys, TLS_CERT.name: "/run/tls.pem"}
+
+
 def test_an_empty_variable_is_an_unset_one() -> None:
     assert read_settings({setting.name: "" for setting in SETTINGS}) == read_settings({})
 
@@ -128,21 +138,24 @@ def test_a_name_that_no_endpoint_can_have_names_its_variable(setting: TextSettin
         assert wrong not in str(e.value)
 
 
-NUMBERS_AS_TEXTS = [
-    "5",
-    " 5 ",
-    "5.",
-    "5.0",
-    "5e0",
-    "+5",
-    "0.5e1",
-    ".5",
-    "1e-3",
-    "2e+07",
-    "5,0",
-    "0x5",
-    "5s",
-]
+# What each is read as, where it is: by a whole number's setting, and by another.
+NUMBERS_AS_TEXTS: dict[str, tuple[float | None, float | None]] = {
+    "5": (5, 5),
+    " 5 ": (5, 5),
+    "5.": (5, 5),
+    "5.0": (5, 5),
+    "5e0": (5, 5),
+    "+5": (5, 5),
+    "2e+07": (2e7, 2e7),
+    "0.5e1": (None, 5),
+    ".5": (None, 0.5),
+    "1e-3": (None, 0.001),
+    "50e-1": (None, 5),
+    "5,0": (None, None),
+    "0x5": (None, None),
+    "5s": (None, None),
+    " ": (None, None),
+}
 
 
 @pytest.mark.parametrize("text", NUMBERS_AS_TEXTS)
@@ -150,12 +163,22 @@ NUMBERS_AS_TEXTS = [
 def test_a_schema_takes_each_form_that_is_read(text: str, is_whole: bool) -> None:
     """A chart that refused one would keep a release that serves from its next upgrade."""
     setting = Setting("SOME", "1", 0, 1e9, "Some.", is_whole)
-    try:
-        number = setting.number({"SOME": text})
-    except ValueError:
+    whole, other = NUMBERS_AS_TEXTS[text]
+    expected = whole if is_whole else other
+    if expected is None:
+        with pytest.raises(ValueError, match="^SOME must be"):
+            setting.number({"SOME": text})
         return
-    assert number == float(text)
+    assert setting.number({"SOME": text}) == expected
     assert re.search(setting.pattern, text.strip())
+
+
+def test_a_settings_bounds_are_taken() -> None:
+    setting = Setting("SOME", "1", 0.5, 8, "Some.")
+    assert [setting.number({"SOME": text}) for text in ("0.5", "8")] == [0.5, 8]
+    for beyond in ("0.49", "8.01"):
+        with pytest.raises(ValueError, match="^SOME must be a number from 0.5 to 8: set one"):
+            setting.number({"SOME": beyond})
 
 
 def test_large_whole_numbers_are_read_as_templates_write_them() -> None:

@@ -555,3 +555,25 @@ async def test_a_worker_that_leaves_is_no_caller_that_does(
     assert isinstance(stay.error, ServingError)
     assert stay.error.kind.code == ("unavailable" if by_worker else "left")
     assert abandoned == ([] if by_worker else [(DISCONNECT, 1)])
+
+
+async def test_a_caller_that_leaves_once_it_was_answered_is_not_impatient(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = coalescer(endpoint, SumEngine())
+    left: list[float] = []
+    monkeypatch.setattr(queue.dispatch.impatience, "left", lambda age_s, now: left.append(age_s))
+    caller: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    stay = await queue.infer([text(4)], soon(), Sealed(caller=caller))
+    assert len(stay.result()) == 1
+    caller.set_result(None)
+    await asyncio.sleep(0)
+    assert left == []
+
+
+async def test_a_request_without_texts_asks_nobody(endpoint: Endpoint) -> None:
+    engine = SumEngine()
+    async with asyncio.timeout(20):
+        stay = await coalescer(endpoint, engine).infer([], soon(), Sealed(texts=0))
+    assert stay.result() == []
+    assert engine.calls == []

@@ -69,6 +69,21 @@ def test_calls_of_different_sizes_tell_it(
     assert abs(cost.token_s - token_s) <= 0.25 * abs(alike.token_s - token_s) + 1e-12
 
 
+def test_calls_as_different_as_what_is_taken_to_be_known_tell_half_of_it() -> None:
+    """Their tokens' variance is a quarter of their mean's square."""
+    true = Cost(0.01, 0.002)
+    cost = cost_of([sample((tokens, true.takes_s(1, tokens))) for tokens in (10, 30)], NO_COST)
+    alike = true.takes_s(1, 20) / 20
+    assert cost.token_s == pytest.approx((true.token_s + alike) / 2)
+
+
+def test_no_call_of_itself_costs_less_than_nothing() -> None:
+    """Where long texts take more for each token than short ones."""
+    cost = cost_of([sample((100, 0.001), (100, 0.001), (10_000, 10.0))], NO_COST)
+    assert cost.call_s == pytest.approx(0.0, abs=1e-9)
+    assert cost.token_s == pytest.approx(10.002 / 10_200)
+
+
 def test_calls_without_tokens_cost_what_they_took() -> None:
     assert cost_of([sample((0, 0.25), (0, 0.75))], NO_COST) == Cost(0.5)
     assert cost_of([], NO_COST) == Cost()

@@ -31,6 +31,25 @@ def test_many_that_leave_soon_say_until_when_one_is_young() -> None:
     assert impatience.young_s(100.2) == pytest.approx(1.2 * 0.03)
 
 
+@pytest.mark.parametrize(("came", "left"), [(70, 8), (100, 10)], ids=["of many", "a part"])
+def test_the_fewest_that_count(came: int, left: int) -> None:
+    assert seen(came, left, 0.02).young_s(100.0) > 0
+    assert seen(came, left - 1, 0.02).young_s(100.0) == 0.0
+
+
+def test_it_is_remembered_for_half_a_second_more() -> None:
+    impatience = seen(100, 50, 0.02)
+    impatience.came(100.6)
+    assert impatience.young_s(100.6) > 0
+
+
+def test_who_leaves_after_a_pause_is_none_of_before_it() -> None:
+    impatience = seen(1, 0, 0.0)
+    for _ in range(20):
+        impatience.left(0.03, 102.0)
+    assert impatience.young_s(102.0) == pytest.approx(1.2 * 0.03)
+
+
 def test_it_is_forgotten_after_a_second() -> None:
     impatience = seen(100, 50, 0.02)
     assert impatience.young_s(100.4) > 0

@@ -218,6 +218,18 @@ def test_until_one_alone_was_seen_a_call_waits_and_then_one_is_tried() -> None:
     assert not pace.waits_behind
 
 
+@pytest.mark.parametrize(("overtakings", "waits"), [(1, True), (6, False)])
+def test_one_call_that_did_not_wait_is_no_second_server(overtakings: int, waits: bool) -> None:
+    pace = Pace(GPU)
+    on_servers(pace, 1, alone=6, early=6)
+    for at in range(overtakings):
+        now = 1000.0 + 10 * at
+        first, second = pace.begin(20, now), pace.begin(20, now + 0.5)
+        pace.end(first, now + 1, answered=True)
+        pace.end(second, now + 1.5, answered=True)
+    assert pace.waits_behind == waits
+
+
 def test_a_call_behind_another_is_no_matter_where_tokens_are_the_most_of_it() -> None:
     pace = Pace(OwnCost(10))
     on_servers(pace, 1, alone=6, early=6)
@@ -239,7 +251,7 @@ def test_an_error_is_no_work() -> None:
     pace = Pace()
     now = call(pace, call(pace, 0.0, 100, 1.0), 100, 1.0)
     for _ in range(50):
-        running = pace.begin(100, now)
-        pace.end(running, now + 0.001, answered=False)
+        running, now = pace.begin(100, now), now + 0.1
+        pace.end(running, now, answered=False)
     assert pace.rate == pytest.approx(100)
     assert (pace.calls, pace.in_flight) == (0, 0)

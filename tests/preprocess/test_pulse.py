@@ -39,14 +39,18 @@ def test_all_of_it_is_while_the_loop_goes_on() -> None:
     assert beside_a_call(play) == pytest.approx(7.0)
 
 
+@pytest.mark.parametrize("stall_s", [0.9, 60.0])
 @pytest.mark.parametrize("turns", [0, 1, 5], ids=["before a beat", "in its turn", "after it"])
-def test_a_stall_is_none_whoever_asks_first(turns: int) -> None:
+def test_a_stall_is_none_whoever_asks_first(turns: int, stall_s: float) -> None:
     async def play(pulse: Pulse, pace: Pace, running: Any) -> float:
         await asyncio.sleep(0.55)
-        virtual_time.stand_still(60.0)
+        virtual_time.stand_still(stall_s)
         for _ in range(turns):
             await asyncio.sleep(0)
-        return silence(pulse, pace)
+        found = silence(pulse, pace)
+        # To who asks next it is no longer.
+        assert silence(pulse, pace) == pytest.approx(found)
+        return found
 
     assert 0.55 <= beside_a_call(play) <= 0.55 + LATE_S
 

@@ -131,6 +131,45 @@ def test_a_long_texts_beginning_is_enough(kind: str) -> None:
     assert Beginning(library, left).of("tea " * 1000) == "tea " * 1000
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("hot tea", "hot tea"),
+        ("tea " * 16, "tea " * 16),
+        ("tea " * 17, "tea " * 15 + "tea"),
+        # Behind the word, and not amid the blanks.
+        ("x" * 62 + "  " + "y" * 50, "x" * 62),
+        ("x " + "y" * 100, "x"),
+        (" " + "y" * 100, " " + "y" * 100),
+        ("y" * 100, "y" * 100),
+    ],
+    ids=range(7),
+)
+def test_a_beginning_ends_behind_a_word(text: str, found: str) -> None:
+    assert Beginning(byte_level(), TOKENS).of(text) == found
+
+
+def changed(attribute: str, value: Any) -> Library:
+    library = byte_level()
+    setattr(library, attribute, value)
+    return library
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        changed("normalizer", normalizers.NFC()),
+        changed("pre_tokenizer", pre_tokenizers.ByteLevel(use_regex=False)),
+        changed("pre_tokenizer", pre_tokenizers.WhitespaceSplit()),
+        changed("model", models.BPE(dropout=0.1)),
+        changed("model", models.WordLevel({"[UNK]": 0}, "[UNK]")),
+    ],
+    ids=["normalizer", "no words", "other words", "by chance", "other model"],
+)
+def test_of_a_tokenizer_that_is_not_known_the_whole_text_is_read(library: Library) -> None:
+    assert Beginning(library, TOKENS).of("tea " * 1000) == "tea " * 1000
+
+
 @pytest.mark.parametrize("space", ["\t", "\n", "\u3000"])
 def test_a_token_may_go_on_behind_the_blank_that_the_normalizer_makes_of_its_space(
     space: str,

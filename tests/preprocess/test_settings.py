@@ -7,7 +7,7 @@ import pytest
 
 from preprocess.settings import PreprocessSettings, read_settings
 from transformer_serving.contract.settings.preprocess import SETTINGS, check_settings
-from transformer_serving.contract.settings.triton_addresses import read_addresses
+from transformer_serving.contract.settings.triton_addresses import parts_of, read_addresses
 
 
 def test_defaults() -> None:
@@ -101,6 +101,15 @@ def test_the_ports_of_an_address() -> None:
         assert read_addresses(f"a:{port}") == (f"a:{port}",)
     with pytest.raises(ValueError, match="from 1 to 65535, .* got 'b:65536'"):
         read_addresses("a:1,b:65536")
+    for none in (":8000", "a", "a:", "a:0", "a:port"):
+        with pytest.raises(ValueError, match="must be host:port"):
+            read_addresses(none)
+
+
+def test_sockets_and_hosts_may_share_the_calls() -> None:
+    found = read_addresses("unix:/run/triton.sock, http://a:8000/,[::1]:8000")
+    assert found == ("unix:/run/triton.sock", "a:8000", "[::1]:8000")
+    assert parts_of(found[2]) == ("::1", 8000)
 
 
 def test_an_address_of_clearml_servings_own_client_is_not_ours_to_judge() -> None:

@@ -66,11 +66,37 @@ def test_a_share_lies_between_its_bounds(hits: int, more: int, z: float) -> None
     assert 0 <= low <= hits / total <= high <= 1
 
 
+def test_at_either_end_a_share_is_exact() -> None:
+    for total in range(1, 500):
+        assert bounds.share(0, total, Z95).low == 0
+        assert bounds.share(total, total, Z95).high == 1
+
+
 @given(some.integers(0, 200), some.integers(1, 200), some.integers(0, 200), some.integers(1, 200))
 def test_an_excess_turned_round_is_the_other_way(a: int, b: int, c: int, d: int) -> None:
     one, other = (a, a + b), (c, c + d)
     there, back = bounds.excess(one, other, Z95), bounds.excess(other, one, Z95)
     assert there == pytest.approx((-back.high, -back.low))
+
+
+@pytest.mark.parametrize(
+    ("total", "q", "low", "high"),
+    # Of the normal approximation n q -+ 1.96 sqrt(n q (1 - q)), the next ranks outwards.
+    [(400, 0.5, 180, 221), (400, 0.9, 348, 373), (60, 0.9, 49, 60), (8, 0.5, 1, 8),
+     (20, 0.99, 18, None), (1, 0.5, None, None)],
+)  # fmt: skip
+def test_the_bounds_of_a_quantile_are_these_ranks(
+    total: int, q: float, low: int | None, high: int | None
+) -> None:
+    """Each time has a bin of its own: that of a rank is the one before it, from 0."""
+    found = bounds.quantile_bounds(dict.fromkeys(range(total), 1), q, Z95)
+    assert found.low == (0.0 if low is None else bound_of(low - 1))
+    assert found.high == (math.inf if high is None else bound_of(high - 1))
+
+
+def test_what_is_slower_than_a_bin_holds_is_slower_than_its_bound() -> None:
+    times = {4: 1, 5: 2, 6: 3}
+    assert [bounds.slower_than(times, bound_of(at)) for at in (3, 4, 5, 6)] == [6, 5, 3, 0]
 
 
 def test_the_truth_is_within_as_often_as_is_said() -> None:
@@ -106,3 +132,5 @@ def test_a_quantile_is_the_bin_of_the_one_of_its_rank(seconds: list[float], q: f
 def test_slower_is_surely_slower(seconds: list[float], limit: float) -> None:
     found = bounds.slower_than(times_of(seconds), limit)
     assert found <= sum(value > limit * (1 - 1e-9) for value in seconds)
+    # Whoever is slower by more than a bin's width, 9 %, is among them.
+    assert found >= sum(value > limit * 1.1 for value in seconds)

@@ -39,6 +39,22 @@ def test_only_what_could_become_one_is_held_back() -> None:
     assert looking.found
 
 
+def test_the_one_that_ends_first_is_found_though_another_begins_before_it() -> None:
+    assert Stops(["abcd", "b"]).feed("abcd") == "a"
+    # Of two that end at one place it is the longer one.
+    assert Stops(["b", "ab"]).feed("ab") == ""
+
+
+def test_what_begins_none_is_given_at_once() -> None:
+    assert Stops(["stop"]).feed("tea ") == "tea "
+
+
+def test_what_was_held_back_is_given_at_an_end_and_nothing_after_it() -> None:
+    looking = Stops(["stop"])
+    assert (looking.feed("tea st"), looking.end(), looking.found) == ("tea ", "st", True)
+    assert (looking.feed("op"), looking.rest()) == ("", "")
+
+
 def test_without_stop_strings_nothing_is_held() -> None:
     looking = Stops([])
     assert (looking.feed("any"), looking.rest(), looking.found) == ("any", "", False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from transformer_serving.contract.naming import NameRule, name_fault
 
 _NUMBER = r"^(\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?)?$"
+# Templates write a large whole number as 2e+07.
 _WHOLE = r"^(\+?[0-9]+(\.0*)?([eE]\+?[0-9]+)?)?$"
 
 
@@ -68,8 +69,4 @@ class Setting:
         return int(self.number(environment))
 
     def _read(self, text: str) -> float:
-        if not text or re.fullmatch(self.pattern, text) is None:
-            return math.nan
-        number = float(text)
-        # Templates write a large whole number as 2e+07.
-        return math.nan if self.is_whole and not number.is_integer() else number
+        return float(text) if text and re.fullmatch(self.pattern, text) else math.nan
