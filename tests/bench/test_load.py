@@ -186,7 +186,8 @@ def test_the_figures_of_a_run_of_known_times() -> None:
     found = figures(load.Run(tuple(rows), elapsed_s=4.0, cpu_s=1.0))
     assert (found.requests, found.elapsed_s, found.goodput, found.texts) == (5, 4.0, 0.75, 1.25)
     assert found.statuses == {"no answer": 1, "200": 3, "503": 1}
-    assert (found.generator_cpu, found.late_ms) == (0.25, pytest.approx(500))
+    assert found.generator_cpu == 0.25
+    assert found.late_ms == pytest.approx(500)
     times = (3, 500.0, 400.0, 1000.0, 1000.0, 1000.0, 1000.0)
     assert found.latency is not None
     assert dataclasses.astuple(found.latency) == pytest.approx(times)
