@@ -49,7 +49,17 @@ SECRET = "the caller's words"
             {"label": "b", "score": 0.5},
             "its numbers by up to 0.2 where 0.001 is allowed and its texts or its form",
         ),
+        (
+            {"label": SECRET, "score": 0.7},
+            {"label": SECRET, "score": 0.5},
+            "its numbers by up to 0.2 where 0.001 is allowed",
+        ),
         ([0.5], [0.5, 0.5], "its texts or its form"),
+        (
+            [0.9, 0.5],
+            [0.1],
+            "its numbers by up to 0.8 where 0.001 is allowed and its texts or its form",
+        ),
         ({"a": 1}, [1], "its texts or its form"),
         (None, 0.5, "its texts or its form"),
         (True, 1, "its texts or its form"),

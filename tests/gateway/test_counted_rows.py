@@ -14,9 +14,16 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Exemplar
 
-from transformer_serving.contract.worker.durations import NAME
+from transformer_serving.contract.worker.durations import LABELS, NAME
 from transformer_serving.gateway.figures import counted_rows
-from transformer_serving.gateway.figures.counted_rows import COUNTER, REFUSED, counted_page, sums
+from transformer_serving.gateway.figures.counted_rows import (
+    COUNTER,
+    REFUSED,
+    counted_page,
+    endpoints_of,
+    sums,
+    without,
+)
 
 # A worker with counters and histograms of every kind of label; the page as the library makes it.
 WORKER = """
@@ -88,6 +95,24 @@ def test_endpoints_that_are_not_known_are_left_out(tmp_path: Path) -> None:
     run(tmp_path, WORKER, "one", "two")
     found, _ = rows(page_of(tmp_path, {"two"}))
     assert {dict(labels).get("endpoint") for _, labels in found} == {None, "", "two"}
+
+
+def test_rows_of_some_endpoints_can_be_left_out() -> None:
+    of_one = mmap_key("hits", "hits_total", ["endpoint"], ["one"], "Hits.")
+    of_nobody = mmap_key("hits", "hits_total", ["why"], ["one"], "Hits.")
+    numbers = {of_one: 2.0, of_nobody: 3.0}
+    assert endpoints_of(numbers, {}) == {"one", ""}
+    assert without(numbers, {"one"}) == {of_nobody: 3.0}
+    assert without(numbers, {"two"}) == numbers
+
+
+def test_an_exemplar_without_a_time_is_shown_without_one() -> None:
+    numbers = {
+        mmap_key(NAME, f"{NAME}_bucket", [*LABELS, "le"], ["one", "200", "ok", "0.5"], "H."): 1.0
+    }
+    traced = {("one", "200", "ok", "0.5"): Exemplar({"trace_id": "ab"}, 0.25)}
+    page = counted_page({}, numbers, None, traced)
+    assert 'le="0.5"} 1.0 # {trace_id="ab"} 0.25\n' in page
 
 
 def test_refusals_that_alert_begin_at_zero() -> None:

@@ -34,6 +34,11 @@ def turned(cosine: float) -> Any:
         ("ranked", [([3, 1], [9.0, 5.0])], [([7, 3], [9.0, 5.0])], False),
         ("ranked", [RANKING], [], False),
         ("ranked", [([], [])], [([], [])], True),
+        ("ranked", [([], [])], [([3], [9.0])], False),
+        ("ranked", [([3], [9.0])], [([], [])], False),
+        # Of the best few alone: what one leaves out stands after them.
+        ("ranked", [RANKING], [([3, 1], [9.0, 5.0])], True),
+        ("ranked", [RANKING], [([1, 2], [5.0, 0.0])], False),
     ],
 )
 def test_a_gist_is_compared_by_its_kind(kind: str, old: Any, new: Any, alike: bool) -> None:
@@ -43,6 +48,7 @@ def test_a_gist_is_compared_by_its_kind(kind: str, old: Any, new: Any, alike: bo
 def test_two_kinds_are_no_same_answer_and_an_unknown_one_is_not_judged() -> None:
     assert are_alike(("words", []), ("ranked", []), 0.99) is False
     assert are_alike(("words", []), ("later", []), 0.99) is None
+    assert are_alike(("later", []), ("words", []), 0.99) is None
 
 
 @given(some.lists(some.floats(-5, 5), min_size=1, max_size=20), some.randoms())

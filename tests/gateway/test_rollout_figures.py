@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from clearml.backend_api import Session
+from clearml.backend_interface.session import SendError
 from clearml_serving.serving.model_request_processor import ModelRequestProcessor
 
 from transformer_serving.contract.rollout import (
@@ -19,6 +21,7 @@ from transformer_serving.contract.rollout import (
     OVER,
     PLANS,
     RETURNING,
+    SEEN,
     STATES,
     Plan,
     Seen,
@@ -28,7 +31,13 @@ from transformer_serving.contract.rollout import (
     states_text,
 )
 from transformer_serving.contract.worker.watched_answers import MOST, watched_answers
-from transformer_serving.gateway.rollout.figures import RolloutFigures, tell_rollouts
+from transformer_serving.control_plane.auth import API_VERSION
+from transformer_serving.gateway.rollout.figures import (
+    RolloutFigures,
+    UntoldError,
+    into_own,
+    tell_rollouts,
+)
 from transformer_serving.gateway.rollout.mirror import MIRRORS, Noted
 from transformer_serving.gateway.rollout.under_way import UNDER_WAY, note_under_way
 
@@ -284,3 +293,86 @@ async def test_requests_are_noted_from_when_the_host_draws_them() -> None:
     assert len(UNDER_WAY["texts/77"]) == len(drawn) == 1
     drawn[0].cancel()
     await asyncio.wait(drawn)
+
+
+@pytest.fixture
+def server_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its version, which the SDK hears of where it logs in."""
+    for name in ("api_version", "max_api_version"):
+        monkeypatch.setattr(Session, name, API_VERSION)
+
+
+class OwnTask:
+    """A worker's own, whose server answers what is sent with that subcode; 0: well."""
+
+    def __init__(self, subcode: int) -> None:
+        self.id = "own"
+        self.sent: list[Any] = []
+        self._subcode = subcode
+
+    def current_task(self) -> OwnTask:
+        return self
+
+    def send(self, request: Any) -> None:
+        self.sent.append(request)
+        if self._subcode:
+            meta = SimpleNamespace(result_subcode=self._subcode)
+            raise SendError(SimpleNamespace(meta=meta), "refused")
+
+
+@pytest.mark.usefixtures("server_is_known")
+def test_what_was_seen_is_one_row_of_the_workers_own_task() -> None:
+    own = OwnTask(0)
+    into_own(own)("{}")
+    [request] = own.sent
+    [row] = request.configuration
+    assert (request.task, row.name, row.value) == ("own", SEEN, "{}")
+    # Rows of others stay, and so does a task that has ended.
+    assert (request.replace_configuration, request.force) == (False, True)
+
+
+def test_a_process_without_a_task_writes_nothing() -> None:
+    into_own(SimpleNamespace(current_task=lambda: None))("{}")
+
+
+@pytest.mark.usefixtures("server_is_known")
+@pytest.mark.parametrize(("subcode", "raised"), [(101, UntoldError), (131, SendError)])
+def test_a_task_that_is_gone_is_told_from_another_refusal(
+    subcode: int, raised: type[Exception]
+) -> None:
+    with pytest.raises(raised):
+        into_own(OwnTask(subcode))("{}")
+
+
+@pytest.mark.usefixtures("server_is_known")
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (OwnTask(101), "this worker's task own is not in ClearML"),
+        (OwnTask(131), "could not be told: SendError"),
+        (OwnTask(0), None),
+    ],
+    ids=["gone", "refused", "well"],
+)
+def test_what_cannot_be_told_is_said_and_keeps_no_worker_from_its_configuration(
+    task: OwnTask, said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Host:
+        async def _process_request(self, **_: Any) -> None:
+            """Nobody asks."""
+
+        def deserialize(self, task: Any) -> str:
+            return "taken over"
+
+    class Task:
+        _data = SimpleNamespace(
+            configuration={name: SimpleNamespace(value=text) for name, text in items(HELD).items()}
+        )
+        current_task = task.current_task
+
+    tell_rollouts(Host)
+    assert Host().deserialize(Task()) == "taken over"
+    assert len(task.sent) == 1
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (said is not None)
+    assert said is None or said in told[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,7 +160,29 @@ async def test_an_app_of_others_is_watched_as_it_sends(traffic: Watched) -> None
 
     with traffic.visit(target("texts"), 0.0) as visit:
         forward = visit.watching(send)
+        assert not visit.begun
         await forward({"type": "http.response.start", "status": 422})
+        assert visit.begun
         await forward({"type": "http.response.body", "body": b""})
     assert len(sent) == 2
     assert traffic.seen == [("texts", "other", 422)]
+
+
+def test_of_a_traced_request_its_trace_is_told_and_kept_until_its_endpoint_is_gone(
+    traffic: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[Any, ...]] = []
+    trace = SimpleNamespace(trace_id="ab" * 16, ended=lambda *what: told.append(what))
+    monkeypatch.setattr(traffic.durations, "took", lambda *what: told.append(what))
+    for part, name in ((traffic.exemplars, "note"), (traffic.exemplars, "forget")):
+        monkeypatch.setattr(part, name, lambda *what: told.append(what))
+    with traffic.visit(target("texts"), time.monotonic() - 1) as visit:
+        visit.trace = trace  # type: ignore[assignment]
+        visit.answered("overloaded", 429)
+    counted = ("texts", "overloaded", 503)
+    ended, took, noted = told
+    assert ended == counted
+    assert took == noted == (*counted, took[3], trace.trace_id)
+    assert took[3] >= 1
+    traffic.forget(["texts"])
+    assert told[3:] == [(["texts"],)]

@@ -51,8 +51,8 @@ def test_another_goal_is_refused_with_those_there_are(text: str) -> None:
 
 
 def test_a_request_without_a_good_answer_took_without_end() -> None:
-    good = [Exchange("a", 2, 0.0, 0.0, 0.01, 200)] * 98
-    bad = [Exchange("a", 2, 0.0, 0.0, 0.001, 503)] * 2
+    good = [Exchange("a", 2, 7.0, 7.0, 7.01, 200)] * 98
+    bad = [Exchange("a", 2, 7.0, 7.0, 7.001, 503)] * 2
     found = point(4, Run((*good, *bad), 2.0, 0.0))
     assert found == Point(4, 98.0, math.inf)
     assert point(4, Run((*good, *good, bad[0]), 2.0, 0.0)).p99_ms == pytest.approx(10)
@@ -172,6 +172,14 @@ def test_all_requests_are_measured_where_there_is_time(loads: list[Closed]) -> N
     assert meter.measured == 30
 
 
+@pytest.mark.parametrize(("count", "requests"), [(2000, 2000), (3, 16)])
+def test_what_warms_up_is_every_request_in_twice_a_loads_time(
+    loads: list[Closed], count: int, requests: int
+) -> None:
+    Meter(Goal(), REQUESTS[:count], clients=4, seconds=SECONDS).warm_up(STEADY)
+    assert loads == [Closed(4, 2 * SECONDS, requests)]
+
+
 def test_between_two_counts_it_is_in_proportion() -> None:
     found = [Point(8, 800.0, 20.0), Point(16, 1000.0, 60.0)]
     assert texts_within(found, 50.0) == pytest.approx(950.0)
@@ -181,7 +189,8 @@ def test_between_two_counts_it_is_in_proportion() -> None:
 
 
 def test_of_two_that_are_too_slow_the_faster_is_better() -> None:
-    assert texts_within([Point(1, 10.0, 100.0)], 50.0) > texts_within([Point(1, 8.0, 120.0)], 50.0)
+    assert texts_within([Point(1, 10.0, 100.0), Point(2, 30.0, 200.0)], 50.0) == 5.0
+    assert texts_within([Point(1, 8.0, 125.0)], 50.0) == pytest.approx(3.2)
     assert texts_within([Point(1, 0.0, math.inf)], 50.0) == 0.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, strategies as st
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from transformer_serving.desk.watch.counters import (
     Page,
@@ -154,6 +154,20 @@ def test_a_page_of_prometheus_own_client() -> None:
         0.1: 1, 1.0: 2, float("inf"): 3
     }  # fmt: skip
     assert not list(risen.of("others_total"))
+
+
+def test_gauges_are_read_by_name_and_labels_and_do_not_count() -> None:
+    registry = CollectorRegistry()
+    waiting = Gauge("transformer_serving_waiting", "Now.", ("endpoint",), registry=registry)
+    Gauge("transformer_serving_streams", "Now.", registry=registry).set(100)
+    for endpoint, value in (("a", 3), ("b", 4)):
+        waiting.labels(endpoint).set(value)
+    found = read_page(generate_latest(registry).decode(), 1.0)
+    assert found.counters == {}
+    assert (found.gauge("waiting"), found.gauge("waiting", endpoint="b")) == (7, 4)
+    assert found.gauge("waiting", endpoint="c") is found.gauge("others") is None
+    a = Series("waiting", (("endpoint", "a"),))
+    assert list(found.select("waiting", endpoint="a")) == [(a, 3.0)]
 
 
 @pytest.mark.parametrize("text", ["<html>\n", "transformer_serving_x{a= 1\n"])

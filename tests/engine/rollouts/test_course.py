@@ -93,7 +93,10 @@ def test_without_an_answer_it_says_that_answers_are_waited_for() -> None:
 def test_a_look_is_not_taken_twice_at_the_same_requests() -> None:
     steps = served(arm(1_000))
     once = next_state(PLAN, BEGUN, known(steps=steps, now=110.0))
-    assert next_state(PLAN, once, known(steps=steps, now=111.0)).looks == 1
+    again = next_state(PLAN, once, known(steps=steps, now=111.0))
+    # What was judged last stays to be read.
+    assert (again.looks, again.says) == (1, once.says)
+    assert "errors" in once.says[0]
     more = served(arm(1_201))
     assert next_state(PLAN, once, known(steps=more, now=112.0)).looks == 2
 
@@ -276,15 +279,15 @@ def test_returning_waits_for_every_worker() -> None:
 
 def test_a_promoted_engine_that_took_long_leaves_workers_their_time() -> None:
     """That of a worker which must tell anew begins when the engine serves, not with the load."""
-    state = replace(BEGUN, phase=PROMOTING, since=0.0)
-    state = next_state(PLAN, state, known(now=1000.0, coming=True, endpoints=NAMED))
-    late = known(now=1010.0, coming=True, serves=True, acked=False, endpoints=NAMED)
+    state = replace(BEGUN, phase=PROMOTING, since=5.0)
+    state = next_state(PLAN, state, known(now=1005.0, coming=True, endpoints=NAMED))
+    late = known(now=1015.0, coming=True, serves=True, acked=False, endpoints=NAMED)
     state = next_state(PLAN, state, late)
     assert (state.phase, state.served_after_s) == (PROMOTING, 1010.0)
-    state = next_state(PLAN, state, replace(late, now=1300.0))
+    state = next_state(PLAN, state, replace(late, now=1305.0))
     assert (state.phase, state.served_after_s) == (PROMOTING, 1010.0)
-    assert next_state(PLAN, state, replace(late, now=1300.0, acked=True)).phase == LEAVING
-    back = next_state(PLAN, state, replace(late, now=1311.0))
+    assert next_state(PLAN, state, replace(late, now=1305.0, acked=True)).phase == LEAVING
+    back = next_state(PLAN, state, replace(late, now=1316.0))
     assert back.phase == RETURNING
     assert "not every worker took its routes within 300 s" in back.reason
 
