@@ -26,6 +26,9 @@ compose() { docker compose "$@"; }
 
 containers() { compose "$@" ps --quiet "$service"; }
 
+# Those that were not there when $before was made.
+new_ones() { containers "$@" | grep -v -F "$before"; }
+
 health() { docker inspect --format '{{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{end}}' "$1"; }
 
 # Waits for the container that was not there before; ends the roll when it does not become healthy.
@@ -58,7 +61,7 @@ break_off() {
         docker rm --volumes "$leaving" >/dev/null
         exit 1
     fi
-    new=$(containers "$@" | grep -v -F "$before") || true
+    new=$(new_ones "$@") || true
     echo "error: told to end; the old containers serve on${new:+, $new is stopped}" >&2
     [ -z "$new" ] || docker stop "$new" >/dev/null
     exit 1
@@ -111,7 +114,7 @@ for container in $old; do
     # shellcheck disable=SC2046 # one word an option
     said=$(compose "$@" up --detach --no-recreate $(others "$@") \
         --scale "$service=$wanted" "$service" 2>&1) || { echo "$said" >&2; exit 1; }
-    new=$(containers "$@" | grep -v -F "$before")
+    new=$(new_ones "$@")
     wait_for_new "$new"
     if [ "$(made_of "$new")" = "$(made_of "$container")" ]; then
         same=$((same + 1))

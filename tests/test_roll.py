@@ -152,6 +152,16 @@ def roll(tmp_path: Path) -> Roll:
     return roll
 
 
+def ctrl_c_at(file: Path) -> Callable[[subprocess.Popen[str]], None]:
+    """Once the docker beside it has made this file."""
+
+    def end(rolls: subprocess.Popen[str]) -> None:
+        wait_until(file.exists, 20)
+        os.killpg(rolls.pid, signal.SIGINT)
+
+    return end
+
+
 def test_every_container_is_replaced(roll: Roll) -> None:
     rolled = roll("running", "running")
     assert rolled.code == 0, rolled.said
@@ -215,11 +225,7 @@ def test_a_roll_that_is_told_to_end_leaves_the_number_as_it_was(roll: Roll, tmp_
 def test_a_new_one_that_runs_before_its_up_is_done_is_stopped_too(
     roll: Roll, tmp_path: Path
 ) -> None:
-    def end(rolls: subprocess.Popen[str]) -> None:
-        wait_until((tmp_path / "up").exists, 20)
-        os.killpg(rolls.pid, signal.SIGINT)
-
-    ended = roll("running", "running", slow=30, meanwhile=end)
+    ended = roll("running", "running", slow=30, meanwhile=ctrl_c_at(tmp_path / "up"))
     assert (ended.code, ended.images) == (1, {"c1": OLD, "c2": OLD})
     assert ended.said == "error: told to end; the old containers serve on, c3 is stopped\n"
 
@@ -237,11 +243,7 @@ def test_an_old_one_that_is_ending_has_ended_when_a_roll_is_broken_off(
 ) -> None:
     """By Ctrl-C, which `docker stop` gets as well: the next roll would count one too many."""
 
-    def end(rolls: subprocess.Popen[str]) -> None:
-        wait_until((tmp_path / "stopping").exists, 20)
-        os.killpg(rolls.pid, signal.SIGINT)
-
-    ended = roll("running", "running", drain=1, meanwhile=end)
+    ended = roll("running", "running", drain=1, meanwhile=ctrl_c_at(tmp_path / "stopping"))
     assert (ended.code, ended.images) == (1, {"c2": OLD, "c3": NEW})
     assert ended.said == (
         "error: told to end; c3 serves, and the end of c1 in its place is waited for\n"

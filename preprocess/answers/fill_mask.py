@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -117,13 +117,7 @@ class FillMask:
         positions = [
             [at for at, token in enumerate(row.ids) if token == self._masks.mask_id] for row in rows
         ]
-        if not all(positions):
-            self._refuse(
-                any(
-                    not at and len(row.ids) == self._tokens.max_length
-                    for at, row in zip(positions, rows, strict=True)
-                )
-            )
+        self._check_masks(rows, positions)
         written = sum(
             parameters.top_k * len(at) * len(row.ids)
             for at, row in zip(positions, rows, strict=True)
@@ -151,8 +145,13 @@ class FillMask:
         # There are no more tokens in them than `written`, which has been looked at.
         return Work(request, encoded, Context(tokenizer, targets, parts), written)
 
-    def _refuse(self, may_be_cut: bool) -> NoReturn:
-        """A text without a mask, or one that is so long that it may have stood in what is cut."""
+    def _check_masks(self, rows: Sequence[Encoded], positions: Sequence[Sequence[int]]) -> None:
+        """Raises ServingError `impossible` for a text without one."""
+        without = [row for row, at in zip(rows, positions, strict=True) if not at]
+        if not without:
+            return
+        # Where one is of full length its mask may have stood in what is cut.
+        may_be_cut = any(len(row.ids) == self._tokens.max_length for row in without)
         among = " among the tokens that the model takes" if may_be_cut else ""
         raise ServingError(
             "impossible",
